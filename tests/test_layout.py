@@ -258,12 +258,13 @@ def test_public_names_are_those_that_are_listed() -> None:
 
 def test_classes_for_users_show_only_what_users_need() -> None:
     """What other parts of the library use of them begins with an underscore."""
-    handle = "add blocking close configure cool_down drop inspect key keys map name pause quote reclaim resume"
-    handle += " run slot start try_slot"
-    tasks = "aclose claim insert lock modify new pull put queues run sessions stop tasks transaction"
+    handle = "add blocking close configure cool_down drop inspect key keys map name pause quote reclaim"
+    handle += " resume run slot start try_slot"
+    tasks = "aclose cancel claim insert lock modify new pull put queues run sessions stop tasks transaction"
     tasks += " try_claim wait_empty worker"
-    task = "at attempt change claimant claims created delete depend error id key modified queue value version"
-    claim = f"{task} ack commit in_progress nak open release term"
+    task = "at attempt change checkpoint claimant claims created delete depend error id key modified note"
+    task += " progress queue value version"
+    claim = f"{task} ack commit in_progress nak open release snooze term"
     job, slot = "attempt cancel done due ticket", "due settle ticket"
     kinds = ((IntervalQueue, handle), (Job, job), (Slot, slot), (Tasks, tasks), (Task, task), (Claim, claim))
     for kind, names in kinds:

@@ -6,10 +6,11 @@ from intervalq.tasks._claim.task import Claim, Task
 from intervalq.tasks._handle.pull import Pull, PullInfo
 from intervalq.tasks._handle.tasks import Modified, Tasks
 from intervalq.tasks._handle.worker_session import WorkerSession
-from intervalq.tasks._worker.policy import Reject, Retry
-from intervalq.tasks.rules import QueueStats
+from intervalq.tasks._worker.policy import Reject, Retry, Snooze
+from intervalq.tasks.rules import Cancelled, QueueStats
 
 __all__ = [
+    "Cancelled",
     "Claim",
     "ClaimLost",
     "Codec",
@@ -21,6 +22,7 @@ __all__ = [
     "QueueStats",
     "Reject",
     "Retry",
+    "Snooze",
     "Task",
     "Tasks",
     "TransactionConflict",

@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from intervalq._spec.shape import typed
-from intervalq.errors import DependencyError, InboxFull
+from intervalq.tasks._spec.checks import check, check_inboxes, named, new_inserts
 from intervalq.tasks._spec.commands import (
     Acquire,
     Acquired,
     Beat,
     Beaten,
     Begin,
+    Cancel,
+    Cancelled,
     Change,
     Command,
     Count,
@@ -40,9 +42,8 @@ from intervalq.tasks._spec.commands import (
 )
 from intervalq.tasks._spec.locks import acquire, release
 from intervalq.tasks._spec.row import COUNTED, SECOND, Held, Mark, QueueStats, Row, Session, sound
-from intervalq.tasks._spec.sessions import beat, begin, end
 from intervalq.tasks._spec.table import Table
-from intervalq.tasks._spec.transitions import begun, changed, claimed, rest
+from intervalq.tasks._spec.transitions import begun, cancelled, changed, claimed, freed, given_back, rest
 
 __all__ = [
     "COUNTED",
@@ -52,6 +53,8 @@ __all__ = [
     "Beat",
     "Beaten",
     "Begin",
+    "Cancel",
+    "Cancelled",
     "Change",
     "Command",
     "Count",
@@ -98,11 +101,11 @@ def apply(table: Table, command: Command[A], now: int) -> A:
 
 
 def _modify(table: Table, command: Modify, now: int) -> Modified:
-    named = [part.id for part in _named(command)]
-    known = table.find([*named, *(insert.id for insert in command.inserts)])
-    inserts, existing = _new(table, command, known, now)
-    _check(command, known, [insert.id for insert in inserts if insert.id in known], now)
-    _check_inboxes(table, command, inserts, known, now)
+    ids = [part.id for part in named(command)]
+    known = table.find([*ids, *(insert.id for insert in command.inserts)])
+    inserts, existing = new_inserts(table, command, known, now)
+    check(command, known, [insert.id for insert in inserts if insert.id in known], now)
+    check_inboxes(table, command, inserts, known, now)
 
     for delete in command.deletes:
         _remove(table, known[delete.id], now)
@@ -115,116 +118,6 @@ def _modify(table: Table, command: Modify, now: int) -> Modified:
         changed=tuple(last.get(row.id, row) for row in after),
         existing=tuple(existing),
     )
-
-
-def _new(
-    table: Table, command: Modify, known: dict[str, Row], now: int
-) -> tuple[list[Insert], list[tuple[str, str]]]:
-    """The inserts to make; and, for those that are left out, the existing tasks."""
-    inserts: list[Insert] = []
-    existing: list[tuple[str, str]] = []
-    taken: dict[tuple[str, str], str] = {}
-    for insert in command.inserts:
-        if insert.skip and insert.id in known:
-            existing.append((insert.id, insert.id))
-            continue
-        if insert.dedupe is not None:
-            name = (insert.queue, insert.dedupe)
-            mark = table.mark(*name)
-            first = taken.get(name)
-            if first is None and mark is not None and (mark.until is None or mark.until > now):
-                first = mark.id
-            if first is not None:
-                existing.append((insert.id, first))
-                continue
-            taken[name] = insert.id
-        inserts.append(insert)
-    return inserts, existing
-
-
-def _named(command: Modify) -> list[Change | Delete | Depend]:
-    return [*command.changes, *command.deletes, *command.depends]
-
-
-def _check(command: Modify, known: dict[str, Row], collisions: list[str], now: int) -> None:
-    """Check that all tasks exist at their versions and are not claimed by others."""
-    missing: dict[type, list[str]] = {Change: [], Delete: [], Depend: []}
-    claims: list[str] = []
-    for part in _named(command):
-        row = known.get(part.id)
-        if row is None or (row.version != part.version and not command.force):
-            missing[type(part)].append(part.id)
-        elif isinstance(part, Depend) or command.force:
-            continue
-        elif (row.is_held(now) and row.session != command.session) or (
-            isinstance(part, Change)
-            and part.keep
-            and not (row.is_held(now) and row.session == command.session)
-        ):
-            claims.append(part.id)
-    if collisions or claims or any(missing.values()):
-        raise DependencyError(
-            inserts=tuple(collisions),
-            changes=tuple(missing[Change]),
-            deletes=tuple(missing[Delete]),
-            depends=tuple(missing[Depend]),
-            claims=tuple(claims),
-        )
-
-
-def _check_inboxes(
-    table: Table, command: Modify, inserts: list[Insert], known: dict[str, Row], now: int
-) -> None:
-    """Check that no inbox exceeds its limit; tasks that this command removes make room."""
-    sizes = _sizes(table, command, inserts)
-    if not sizes:
-        return
-    gone = {delete.id for delete in command.deletes}
-
-    def moved(queue: str, row: Row, by: int) -> None:
-        if row.key is not None and (queue, row.key) in sizes:
-            sizes[queue, row.key] += by
-
-    for delete in command.deletes:
-        moved(known[delete.id].queue, known[delete.id], -1)
-    for change in command.changes:
-        row = known[change.id]
-        if change.queue is not None and change.queue != row.queue:
-            moved(row.queue, row, -1)
-            moved(change.queue, row, 1)
-            gone.add(change.id)
-    for insert in inserts:
-        line = insert.queue, cast("str", insert.key)
-        if line not in sizes:
-            continue
-        if insert.replace:
-            # Only the first task of a key can be claimed, and all others are replaced.
-            ends = table.ends_of_key(*line)
-            sizes[line] = int(ends is not None and ends[0].is_held(now) and ends[0].id not in gone)
-        # The first one of them doesn't count as waiting.
-        elif insert.inbox is not None and sizes[line] > insert.inbox:
-            raise InboxFull(insert.queue, line[1], insert.inbox)
-        sizes[line] += 1
-
-
-def _sizes(table: Table, command: Modify, inserts: list[Insert]) -> dict[tuple[str, str], int]:
-    """The number of tasks of each key whose inbox has a limit."""
-    limits: dict[tuple[str, str], list[int]] = {}
-    for insert in inserts:
-        if insert.key is not None and insert.inbox is not None:
-            limits.setdefault((insert.queue, insert.key), []).append(insert.inbox)
-    parts = len(inserts) + len(command.changes) + len(command.deletes)
-    return {
-        line: _size(table, *line, min(inboxes) - parts, max(inboxes) + parts + 1)
-        for line, inboxes in limits.items()
-    }
-
-
-def _size(table: Table, queue: str, key: str, few: int, most: int) -> int:
-    """The number of tasks of a key. If it is at most `few`, gaps may count, because they can't matter."""
-    ends = table.ends_of_key(queue, key)
-    span = ends[1].place - ends[0].place + 1 if ends is not None else 0
-    return span if span <= few else table.count_of_key(queue, key, most)
 
 
 def _insert(table: Table, insert: Insert, now: int) -> Row:
@@ -298,6 +191,40 @@ def _feed(table: Table, gone: Row) -> None:
         table.put([ends[0]._replace(waiting=False)])
 
 
+# --- cancel ------------------------------------------------------------------------------------------
+
+
+def _cancel(table: Table, command: Cancel, now: int) -> Cancelled:
+    removed: list[str] = []
+    stopping: list[str] = []
+    for id_ in dict.fromkeys(command.ids):
+        row = table.find([id_]).get(id_)
+        if row is None:
+            continue
+        if row.session is None or row.until is not None:
+            _remove(table, row, now)
+            removed.append(id_)
+            continue
+        if not row.cancelled:
+            table.put([cancelled(row, now)])
+        stopping.append(id_)
+    return Cancelled(tuple(removed), tuple(stopping))
+
+
+def _is_over(row: Row, part: Delete | Change, session: str) -> bool:
+    """Whether a session ends its work on a cancelled task by this, whatever else it says of the task."""
+    return row.session == session and not (isinstance(part, Change) and part.keep)
+
+
+def _left(table: Table, session: str, now: int) -> list[Row]:
+    """The claims that a session has left, to be freed. Those of cancelled tasks are removed."""
+    rows = table.of_session(session)
+    for row in rows:
+        if row.cancelled:
+            _remove(table, row, now)
+    return [row for row in rows if not row.cancelled]
+
+
 # --- work --------------------------------------------------------------------------------------------
 
 
@@ -306,7 +233,13 @@ def _work(table: Table, command: Work, now: int) -> Worked:
     lost: list[str] = []
     for part in command.settled:
         row = known.get(part.id)
-        if row is None or row.version != part.version or row.session != command.session:
+        if row is not None and row.cancelled and _is_over(row, part, command.session):
+            # Another part may be about it, too: what its worker said before it was told.
+            del known[part.id]
+            _remove(table, row, now)
+            if isinstance(part, Change) or part.version != row.version:
+                lost.append(part.id)
+        elif row is None or row.version != part.version or row.session != command.session:
             lost.append(part.id)
         elif isinstance(part, Delete):
             _remove(table, row, now)
@@ -350,6 +283,40 @@ def _choose(table: Table, queues: Sequence[str], limit: int, now: int) -> list[R
     return (chosen + rest)[:limit]
 
 
+# --- sessions ----------------------------------------------------------------------------------------
+
+
+def _begin(table: Table, command: Begin, now: int) -> None:
+    table.put_session(command.session._replace(started=now, beaten=now))
+
+
+def _beat(table: Table, command: Beat, now: int) -> Beaten:
+    mine = table.session(command.session)
+    if mine is not None:
+        table.put_session(mine._replace(beaten=now))
+    lapsed = [
+        session
+        for session in table.sessions()
+        if session.id != command.session and session.beaten + session.expiry < now
+    ]
+    for session in lapsed:
+        table.remove_session(session.id)
+        table.put([freed(row, now, session) for row in _left(table, session.id, now)])
+    table.sweep_marks(now)
+    claims = table.of_session(command.session)
+    return Beaten(
+        alive=mine is not None,
+        claim_count=len(claims),
+        lapsed=tuple(session.id for session in lapsed),
+        cancelled=tuple(Delete(row.id, row.version) for row in claims if row.cancelled),
+    )
+
+
+def _end(table: Table, command: End, now: int) -> None:
+    table.remove_session(command.session)
+    table.put([given_back(row, now) for row in _left(table, command.session, now)])
+
+
 # --- queries -----------------------------------------------------------------------------------------
 
 
@@ -361,10 +328,11 @@ def _select(table: Table, command: Select, now: int) -> tuple[Row, ...]:
 
 _RULES: Final[dict[type, Callable[[Table, Any, int], Any]]] = {
     Modify: _modify,
+    Cancel: _cancel,
     Work: _work,
-    Begin: begin,
-    Beat: beat,
-    End: end,
+    Begin: _begin,
+    Beat: _beat,
+    End: _end,
     Acquire: acquire,
     Release: release,
     Select: _select,

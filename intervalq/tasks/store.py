@@ -169,7 +169,10 @@ class Pulled(NamedTuple):
 
 @runtime_checkable
 class Pulling(Protocol):
-    """A store with pull consumers at its server: callers that wait for tasks wait there."""
+    """A store with pull consumers at its server: callers that wait for tasks wait there.
+
+    A claim is a delivery of the server: a task can't be changed, or reported on, and keep it.
+    """
 
     async def pull(self, work: Work, seconds: float) -> tuple[Row, ...]:
         """Claim what `work` asks for: ready tasks, or else the first ones that come within `seconds`."""

@@ -17,7 +17,7 @@ from intervalq.tasks._claim.task import Task
 from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, TasksLook, TasksOptions
 from intervalq.tasks._handle.tasks import Modified
 from intervalq.tasks._handle.tasks import Tasks as AsyncTasks
-from intervalq.tasks.rules import Change, Delete, Depend, Insert, QueueStats
+from intervalq.tasks.rules import Cancelled, Change, Delete, Depend, Insert, QueueStats
 
 
 class Tasks:
@@ -47,6 +47,10 @@ class Tasks:
     def modify(self, *parts: Insert | Change | Delete | Depend) -> Modified:
         """Insert, change and delete tasks. See `intervalq.tasks.Tasks.modify`."""
         return BACKGROUND.call(lambda: self._here().modify(*parts))
+
+    def cancel(self, *ids: str) -> Cancelled:
+        """Cancel tasks, waiting or running. See `intervalq.tasks.Tasks.cancel`."""
+        return BACKGROUND.call(lambda: self._here().cancel(*ids))
 
     def tasks(self, queue: str | None = None, **options: Unpack[TasksLook]) -> list[Task]:
         """Tasks of a queue. See `intervalq.tasks.Tasks.tasks`."""

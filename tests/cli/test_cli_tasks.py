@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -194,6 +195,8 @@ async def test_examples_work(intervalq: CommandLine, tasks: Callable[..., Any], 
             for id_, queue in (("1001", "mails"), ("1002", "mails"), ("1003", "spam")):
                 await handle.insert(queue, 1, id=id_)
         await die(intervalq, "spam", "ill")
+    if '"$claim"' in example:
+        intervalq.environment["claim"] = json.loads(tasks("claim", "mails").stdout)["claim"]
     ran = subprocess.run(
         ["bash", "-c", example],
         cwd=intervalq.folder,

@@ -2,7 +2,8 @@
 
     python tests/faults/task_storm.py --store postgres --minutes 30 --every 2
 
-Every task that was inserted must be in the ledger once: none lost, none doubled. Ends with 1 if not.
+Every task that was inserted must be in the ledger once: none lost, none doubled; and those that an operator
+cancelled must not be there. Ends with 1 if not.
 """
 
 from __future__ import annotations
@@ -128,10 +129,16 @@ class Storm:
     """How many tasks were done by a later claim than their first."""
     left: int = 0
     """How many tasks were not done in time."""
+    cancelled: set[int] = field(default_factory=set)
+    """Tasks that were cancelled, as the operator was told."""
+    unsure: set[int] = field(default_factory=set)
+    """Tasks whose cancelling was not answered."""
+    committed: list[int] = field(default_factory=list)
+    """Cancelled tasks that are in the ledger all the same."""
 
     @property
     def broken(self) -> bool:
-        return bool(self.lost or self.doubled or self.left)
+        return bool(self.lost or self.doubled or self.left or self.committed)
 
 
 class Driver:
@@ -157,6 +164,8 @@ class Driver:
         end = time.monotonic() + seconds
         async with anyio.create_task_group() as group:
             group.start_soon(self._produce, tasks, group.cancel_scope)
+            if self._mode == "commit":  # in the other one, the ledger is written whatever becomes of the task
+                group.start_soon(self._operate, tasks, group.cancel_scope)
             while time.monotonic() < end or self.storm.faults.total() < least or self._shows_nothing():
                 await anyio.sleep(every * self._random.uniform(0.5, 1.5))
                 await anyio.to_thread.run_sync(self._fault)
@@ -188,6 +197,24 @@ class Driver:
                         self.storm.inserted += 1
             except StoreUnavailable:
                 await anyio.sleep(0.1)
+
+    async def _operate(self, tasks: Tasks, scope: anyio.CancelScope) -> None:
+        """Cancel some tasks again and again, mostly running ones."""
+        while not scope.cancel_called:
+            await anyio.sleep(self._random.uniform(0, 0.3))
+            with anyio.CancelScope(shield=True):
+                try:
+                    there = await tasks.tasks(QUEUE, limit=50)
+                    some = [task for task in there if task.claimant] or there
+                    numbers = {task.id: task.value for task in some[: self._random.randint(1, 3)]}
+                    self.storm.unsure.update(numbers.values())
+                    if not numbers:
+                        continue
+                    answer = await tasks.cancel(*numbers)
+                except StoreUnavailable:
+                    continue
+                self.storm.unsure.difference_update(numbers.values())
+                self.storm.cancelled.update(numbers[id_] for id_ in (*answer.removed, *answer.stopping))
 
     def _fault(self) -> None:
         for pid, process in list(self._stopped.items()):
@@ -226,7 +253,9 @@ class Driver:
         rows = self.target.query("select task, count(*), max(claims) from ledger group by task")
         counts = {task: count for task, count, _ in rows}
         # The last insert may have been done without an answer.
-        self.storm.lost = [number for number in range(self.storm.inserted) if number not in counts]
+        gone = self.storm.cancelled | self.storm.unsure
+        self.storm.lost = [n for n in range(self.storm.inserted) if n not in counts and n not in gone]
+        self.storm.committed = [number for number in self.storm.cancelled if number in counts]
         self.storm.doubled = [task for task, count in counts.items() if count > 1]
         self.storm.again = sum(claims > 1 for _, _, claims in rows)
 
@@ -286,6 +315,7 @@ def main() -> int:
     )  # fmt: skip
     print(dict(storm.faults))
     print(f"inserted {storm.inserted}, lost {len(storm.lost)}, doubled {len(storm.doubled)}")
+    print(f"cancelled {len(storm.cancelled)}, and committed all the same {len(storm.committed)}")
     print(f"not done in time: {storm.left}")
     print(f"done by another than the first claim: {storm.again}; a session lapses after {EXPIRY:g} s")
     return int(storm.broken)

@@ -40,6 +40,7 @@ class TestNATSTaskStore(TaskSuite):
     counts_versions = False  # versions are the stream's sequences
     tells_times = False  # an acknowledgement has no time
     sees_claims = False
+    marks_cancelled = False
 
     @pytest.fixture
     def store_url(self, nats_url: str) -> str:

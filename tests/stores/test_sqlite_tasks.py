@@ -26,7 +26,7 @@ from intervalq.tasks.store import open_task_store
 from intervalq.testing import TaskSuite, TransactionalTaskSuite
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.sqlite import _task_batches as fast
-from intervalq_stores.sqlite._task_layout import SCHEMA
+from intervalq_stores.sqlite._task_schema import LAYOUT, SCHEMA
 from intervalq_stores.sqlite.queues import SQLiteStore
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 
@@ -104,7 +104,7 @@ async def test_an_empty_file_is_an_empty_database(store: SQLiteTaskStore, path: 
 async def test_a_newer_layout_is_refused_and_left_alone(store: SQLiteTaskStore, path: Path) -> None:
     await store.apply(put("a"))
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE intervalq_tasks_version SET layout = 3")
+        connection.execute("UPDATE intervalq_tasks_version SET layout = ?", [LAYOUT + 1])
         connection.commit()
         for command in (put("b"), Select()):
             with pytest.raises(VersionMismatch, match="upgrade"):

@@ -31,7 +31,7 @@ LINE: Final = """
 WORK: Final = """
     select kind, id, version, at from intervalq.work(
         's', %(ids)s::uuid[], %(versions)s::integer[], null, null, array[%(queue)s], %(limit)s, %(lease)s,
-        null, false, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[], 0, '{}', 1000000000
+        null, false, 0, '{}', array[%(since)s]::bigint[], array[%(since_id)s]::uuid[], 1000000000
     )
 """
 
@@ -92,7 +92,7 @@ class Watched:
         task = [str(uuid.uuid4()), None, "line", "1", key, None, 0, 0, "", False, None, 0, inbox, False]
         empty: dict[str, list[object]] = {"changes": [], "deletes": [], "depends": []}
         command = json.dumps({"session": "", "force": False, "inserts": [task], **empty})
-        ask = b"select kind, place from intervalq.modify(%s, 0)"
+        ask = b"select kind, place from intervalq.modify(0, %s)"
         return self.connection.execute(ask, [command]).fetchall()
 
     def buffers(self) -> int:

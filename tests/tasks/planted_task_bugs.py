@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -15,8 +15,10 @@ import anyio
 from intervalq.tasks import rules
 from intervalq.tasks._session import commit as _commit
 from intervalq.tasks._session.batcher import Batcher
+from intervalq.tasks._session.cancelled import CancelledClaims
 from intervalq.tasks._session.demand import Callers, Request
 from intervalq.tasks._session.session import WorkSession
+from intervalq.tasks._worker import outcomes
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
 
 Plant = Callable[[], Iterator[None]]
@@ -179,6 +181,53 @@ def _() -> Iterator[None]:
             request.claims = []
 
     return instead(Callers, "leave", leaves)
+
+
+@bug("cancelled-yet-committed", "operators")
+def _() -> Iterator[None]:
+    """A cancelled task has the version of its claim, so that it can still be acknowledged."""
+    return instead(rules, "cancelled", lambda row, _now: row._replace(cancelled=True))
+
+
+@bug("cancelled-comes-back", "operators-lossy")
+def _() -> Iterator[None]:
+    """A cancelled task whose session ends is free again."""
+
+    def alive(table: Table, session: str, now: int) -> list[Row]:
+        del now
+        return [row._replace(cancelled=False) for row in table.of_session(session)]
+
+    return instead(rules, "_left", alive)
+
+
+@bug("cancelled-unnoticed", "operators")
+def _() -> Iterator[None]:
+    """Nobody ends the work on a cancelled task, or removes it."""
+    return instead(CancelledClaims, "told", lambda self, parts: None)
+
+
+@bug("cancelled-frees-its-key", "operators")
+def _() -> Iterator[None]:
+    """A cancelled task is removed before its function has ended."""
+    told = CancelledClaims.told
+
+    def at_once(self: CancelledClaims, parts: Iterable[Delete]) -> None:
+        new = [part for part in parts if part.id not in self.known]
+        told(self, new)
+        for part in new:
+            self._remove(part)
+
+    return instead(CancelledClaims, "told", at_once)
+
+
+@bug("snooze-counts", "operators")
+def _() -> Iterator[None]:
+    """A snoozed task has had an attempt."""
+
+    def counted(row: Row, delay: int) -> Change:
+        return Change(row.id, row.version, delay=delay, attempt=row.attempt + 1 - row.begun)
+
+    return instead(outcomes, "snoozed", counted)
 
 
 def iter_dict(owner: dict[Any, Any], key: object, value: object) -> Iterator[None]:

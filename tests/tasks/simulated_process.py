@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 from intervalq import IntervalQueue
 from intervalq.errors import DependencyError, StoreError
-from intervalq.tasks import Claim, Reject, Retry, Tasks
+from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
 from intervalq.tasks.rules import Depend
 from intervalq.testing.simulation.loop import Process, ProcessClock
 from tasks.simulated_network import Connection, WakingConnection
@@ -116,6 +116,7 @@ class Worker:
             return await function(claim)
         except BaseException as error:
             failed = not isinstance(error, asyncio.CancelledError) or error.args == ("by itself",)
+            failed = failed and not isinstance(error, Snooze)
             failed = failed or (group == "m" and world.loop.time() >= call.began + OF_M - 1e-6)
             raise
         finally:
@@ -125,10 +126,16 @@ class Worker:
     async def work(self, claim: Claim) -> Any:
         dice = self.world.dice
         chance = dice.random()
-        if chance < 0.7:
-            await anyio.sleep(dice.expovariate(10))
-        elif chance < 0.75:
-            await anyio.sleep(dice.choice([dice.uniform(1, 8), dice.uniform(1, 25)]))
+        try:
+            if chance < 0.7:
+                await anyio.sleep(dice.expovariate(10))
+            elif chance < 0.75:
+                await anyio.sleep(dice.choice([dice.uniform(1, 8), dice.uniform(1, 25)]))
+        except asyncio.CancelledError:
+            if self.world.mix.cancels:  # it takes its time to end
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(dice.uniform(0, 0.9))
+            raise
         self._fails(chance)
         changes = [self.tasks.new("ledger", claim.value)]
         if 0.75 < chance < 0.78:  # others were faster
@@ -145,6 +152,8 @@ class Worker:
             raise Reject
         if chance > 0.9:
             raise asyncio.CancelledError("by itself")
+        if self.world.mix.cancels and 0.8 < chance < 0.9:
+            raise Snooze(dice.uniform(0, 1))
         if dice.random() < self.world.mix.exits:
             self.ending = True
             raise SystemExit

@@ -62,6 +62,8 @@ class Mix:
     """In how many processes tasks are claimed by hand."""
     poison: int = 0
     """How many tasks kill their worker."""
+    cancels: int = 0
+    """How many times an operator cancels tasks; functions snooze now and then, too."""
 
 
 MIXES = {
@@ -71,6 +73,8 @@ MIXES = {
     "crashes": Mix(crashes=2, poison=1),
     "stops": Mix(stops=3, exits=0.01),
     "hands": Mix(hands=3),
+    "operators": Mix(cancels=6),
+    "operators-lossy": Mix(lost=0.05, slow=0.02, stalls=1, crashes=1, cancels=6),
     "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
 }
 
@@ -114,6 +118,10 @@ class World:
         self.hands: list[Hand] = []
         self.accepted: dict[int, str | None] = {}
         """Of each task that was accepted: the key; in the order in which the inserts were answered."""
+        self.cancelled: set[int] = set()
+        """Tasks that were cancelled, as the operator was told."""
+        self.maybe_cancelled: set[int] = set()
+        """Those of which that is not known."""
         self.producing = 0
         self.runs = 0
         self.over = False
@@ -177,6 +185,10 @@ class World:
             producer = Tasks(Connection(self.network, process))
             self.producing += 1
             process.context.run(self._spawn, self._produce(producer, int(name[-1])))
+        if mix.cancels:
+            process = Process("operator", ProcessClock(0, 0.0, lambda: 0.0))
+            operator = Tasks(Connection(self.network, process))
+            process.context.run(self._spawn, self._operate(operator, Random(f"{self.seed}:operator")))
         for number in range(mix.hands):
             hand = Hand(self, f"hand{number}")
             self.hands.append(hand)
@@ -218,6 +230,24 @@ class World:
             else:
                 self.accepted[number] = key
                 return
+
+    async def _operate(self, tasks: Tasks, dice: Random) -> None:
+        """Cancel some tasks, mostly running ones."""
+        for _ in range(self.mix.cancels):
+            await anyio.sleep(dice.uniform(0, 2 * ENDS / self.mix.cancels))
+            rows = [row for row in self.network.rows() if row.queue in QUEUES]
+            held = [row for row in rows if row.session is not None]
+            some = dice.sample(held or rows, min(len(held or rows), dice.choice([1, 1, 3])))
+            numbers = {row.id: int(row.json) for row in some}
+            self.judge.unsure.update(numbers)
+            self.maybe_cancelled.update(numbers.values())
+            try:
+                answer = await tasks.cancel(*numbers) if numbers else None
+            except StoreUnavailable:
+                continue
+            if answer is not None:
+                self.cancelled.update(numbers[id_] for id_ in (*answer.removed, *answer.stopping))
+                self.network.say(f"cancelled {answer}")
 
     async def _insert_many(self, tasks: Tasks, first: int) -> None:
         """Insert tasks that take nearly no time, all at once."""
@@ -280,7 +310,10 @@ class World:
             ended[kind][int(row.json)] += 1
         for number in self.accepted:
             times = ended["ledger"][number] + ended["dead"][number]
-            if times != 1 and not self.network.violations:
+            if number in self.cancelled and times:
+                self.network.broken(f"task {number} was cancelled, and ended {times} times")
+            may_be_gone = number in self.maybe_cancelled and not times
+            if times != 1 and not may_be_gone and not self.network.violations:
                 self.network.broken(
                     f"task {number} was committed {ended['ledger'][number]} times, died {times}"
                 )

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from intervalq.tasks import Reject, Retry, Task
+from intervalq.tasks import Reject, Retry, Snooze, Task
 from tasks.fake_store import FakeStore, handle
 from virtual_store import BACKENDS, in_virtual_time
 
@@ -123,3 +123,55 @@ async def test_an_attempt_that_takes_too_long_has_failed(backend: str) -> None:
         assert len(began) == 2
         assert 2 <= began[1] - began[0] <= 3
         assert (await store.row(id_)).error == "TimeoutError"
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_snoozed_task_runs_again_after_its_time_and_no_attempt_counts(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        runs: list[tuple[int, str, float]] = []
+
+        @tasks.worker("q", max_attempts=2)
+        async def work(task: Task) -> None:
+            runs.append((task.attempt, task.error, anyio.current_time()))
+            if len(runs) == 1:
+                raise Retry("not yet", delay=0)
+            if len(runs) < 6:
+                await anyio.sleep(1)  # the store is told that it began: that has to be taken back
+                raise Snooze("5m")
+
+        await tasks.insert("q", 1)
+        await tasks.run(until_empty=True)
+        assert [(attempt, error) for attempt, error, _ in runs] == [
+            (1, ""),
+            *[(2, "intervalq.tasks.Retry: not yet")] * 5,
+        ]
+        pauses = [later - earlier for (*_, earlier), (*_, later) in pairwise(runs[1:])]
+        assert all(301 <= pause < 302 for pause in pauses)
+        assert tasks._outcomes == {"failed": 1, "snoozed": 4, "done": 1}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_plain_functions_and_callers_can_snooze_too(backend: str) -> None:
+    async with handle(FakeStore()) as tasks:
+        began: list[float] = []
+
+        @tasks.worker("q", max_attempts=1)
+        def work(task: Task) -> None:
+            began.append(task.attempt)
+            if len(began) == 1:
+                raise Snooze(60)
+
+        await tasks.put("q", [1])
+        await tasks.run(until_empty=True)
+        assert began == [1, 1]
+        await tasks.insert("r", 1)
+        claim = await tasks.claim("r")
+        before = anyio.current_time()
+        await claim.snooze("1h")
+        again = await tasks.claim("r")
+        assert again.attempt == 1
+        assert 3600 <= anyio.current_time() - before < 3601
+        await again.ack()

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, assert_type
 
 from intervalq import IntervalQueue, Job, QueueState, Slot
 from intervalq.sync import IntervalQueue as BlockingQueue
-from intervalq.tasks import Claim, Modified, Pull, PullInfo, QueueStats, Task, Tasks
+from intervalq.tasks import Cancelled, Claim, Modified, Pull, PullInfo, QueueStats, Task, Tasks
 
 queue = IntervalQueue("typed", rate="10/s", store="memory://", lookahead=None)
 
@@ -146,6 +146,12 @@ async def use_tasks() -> None:
     assert_type(await pull.info(), PullInfo)
     async with claim.commit("serializable") as connection:
         assert_type(connection, Any)
+    await claim.in_progress(progress=0.5, note="half", checkpoint={"row": 5})
+    assert_type(claim.progress, float | None)
+    assert_type(claim.note, str)
+    assert_type(claim.checkpoint, Any)
+    assert_type(await tasks.cancel("a", "b"), Cancelled)
+    await claim.snooze("5m")
     await claim.ack(tasks.new("q", 1), claim.depend())
 
     await work(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -46,6 +46,11 @@ class TaskCommands(Commands):
         "retry": "_tasks.change:retry",
         "move": "_tasks.change:move",
         "delete": "_tasks.change:delete",
+        "cancel": "_tasks.cancel:cancel",
+        "claim": "_tasks.shell:claim",
+        "ack": "_tasks.shell:ack",
+        "nak": "_tasks.shell:nak",
+        "modify": "_tasks.shell:modify",
         "sessions": "_tasks.command:sessions",
     }
 

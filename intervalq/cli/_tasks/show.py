@@ -14,6 +14,7 @@ from rich.text import Text
 
 from intervalq._show import escaped, seconds
 from intervalq.tasks import QueueStats, Task, UnreadableValue, WorkerSession
+from intervalq.tasks._claim.progress import Report, read
 from intervalq.tasks.rules import COUNTED
 
 _WIDEST: Final = 60
@@ -34,6 +35,10 @@ def fields(task: Task) -> dict[str, Any]:
         "value": value_of(task),
         "claimant": task.claimant,
         "claimed_until": None if row.until is None else row.until / 1e6,
+        "cancelled": row.cancelled,
+        "progress": reported(task).done,
+        "note": reported(task).note,
+        "checkpoint": checkpoint_of(task),
         "claims": task.claims,
         "attempt": task.attempt,
         "error": task.error,
@@ -51,11 +56,35 @@ def value_of(task: Task) -> Any:  # noqa: ANN401 - any JSON value
         return task._row.json.strip('"')
 
 
+def checkpoint_of(task: Task) -> Any:  # noqa: ANN401 - any JSON value
+    """A task's checkpoint; None also if another codec wrote it or it is damaged."""
+    try:
+        return task.checkpoint
+    except UnreadableValue:
+        return None
+
+
+def reported(task: Task) -> Report:
+    """What was reported of the work on a task; nothing if it was damaged."""
+    try:
+        return read(task._row.progress, f"task {task.id}")
+    except UnreadableValue:
+        return Report()
+
+
+def report(task: Task) -> str:
+    """How far the work on a task is, and its worker's note; empty: nothing was reported."""
+    done, note, _ = reported(task)
+    return ": ".join(part for part in ("" if done is None else f"{done:.0%}", note) if part)
+
+
 def condition(task: Task, now: float) -> str:
     """The present state of a task in words, by the clock of this machine."""
     row = task._row
     if row.waiting:
         return "waiting for its key"
+    if row.cancelled:
+        return "cancelled, ending"
     if row.is_held(round(now * 1e6)):
         return "claimed"
     if task.at > now:
@@ -65,7 +94,7 @@ def condition(task: Task, now: float) -> str:
 
 def task_table(tasks: Sequence[Task]) -> Table:
     """Tasks, one per line."""
-    made = _table("id", "queue", "key", "state", "attempt", "value")
+    made = _table("id", "queue", "key", "state", "attempt", "progress", "value")
     now = time.time()
     for task in tasks:
         made.add_row(
@@ -74,6 +103,7 @@ def task_table(tasks: Sequence[Task]) -> Table:
             _text(task.key or ""),
             condition(task, now),
             str(task.attempt),
+            _text(report(task), _WIDEST // 2),
             _text(json.dumps(value_of(task)), _WIDEST),
         )
     return made
@@ -144,6 +174,10 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
     if task.claimant is not None:
         until = "" if row.until is None else f", until {moment(row.until / 1e6)}"
         rows.append(("claimed by", f"{holder(task.claimant, sessions)}{until}"))
+    if said := report(task):
+        rows += [("progress" if not index else "", escaped(line)) for index, line in _lines(said)]
+    if (checkpoint := checkpoint_of(task)) is not None:
+        rows.append(("checkpoint", json.dumps(checkpoint)))
     if task.error:
         rows += [("error" if not index else "", escaped(line)) for index, line in _lines(task.error)]
     rows += [

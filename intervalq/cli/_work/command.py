@@ -76,7 +76,7 @@ def work(
 
 def _end(counts: Counter[str], code: int, *, as_json_: bool) -> NoReturn:
     if as_json_:
-        names = ("done", "failed", "dead", "given back", "lost")
+        names = ("done", "failed", "dead", "given back", "snoozed", "cancelled", "lost")
         sys.stderr.write(as_json({name.replace(" ", "_"): counts[name] for name in names}) + "\n")
     else:
         warn(_work_run.summary(counts))

@@ -240,8 +240,7 @@ def say_stopping(plan: Plan) -> None:
 def summary(counts: Counter[str]) -> str:
     """The outcomes of the tasks, in one line."""
     parts = [f"{counts[what]} {what}" for what in ("done", "failed", "dead", "given back")]
-    if counts["lost"]:
-        parts.append(f"{counts['lost']} lost")
+    parts += [f"{counts[what]} {what}" for what in ("snoozed", "cancelled", "lost") if counts[what]]
     return ", ".join(parts)
 
 

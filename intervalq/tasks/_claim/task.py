@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from intervalq._queue.options import Duration, whole
 from intervalq._spec import codec, parse
 from intervalq.errors import ClaimLost, InvalidOption, plain
+from intervalq.tasks._claim import progress as _progress
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
 from intervalq.tasks.store import Isolation
@@ -105,6 +108,29 @@ class Task(Generic[V_co]):
         return self._row.modified / 1e6
 
     @property
+    def progress(self) -> float | None:
+        """The part of the work that is done, from 0 to 1, as reported last; None: nothing was reported."""
+        return self._reported.done
+
+    @property
+    def note(self) -> str:
+        """What its worker last said about the work; empty: nothing."""
+        return self._reported.note
+
+    @property
+    def checkpoint(self) -> Any:  # noqa: ANN401 - any JSON value
+        """What an attempt left for the next one, see `Claim.in_progress`; None: nothing.
+
+        Raises:
+            UnreadableValue: as for `value`.
+        """
+        return _progress.checkpoint_of(self._row.progress, self._form, f"task {self.id}")
+
+    @property
+    def _reported(self) -> _progress.Report:
+        return _progress.read(self._row.progress, f"task {self.id}")
+
+    @property
     def claimant(self) -> str | None:
         """The session that has claimed it; None: nobody."""
         return self._row.session
@@ -175,7 +201,9 @@ class Holder(Protocol):
         """Settle a claim, and wait until that is done."""
         ...
 
-    async def renew(self, claim: Claim, lease: int | None) -> None:
+    async def renew(
+        self, claim: Claim, lease: int | None, report: Callable[[str], str] | None = None
+    ) -> None:
         """See `Claim.in_progress`."""
         ...
 
@@ -203,8 +231,8 @@ class Holder(Protocol):
 class Claim(Task[V_co]):
     """A task that this process has claimed, until it settles it, its session expires, or its lease ends.
 
-    Settle it once: with `ack`, `nak`, `term`, `release` or `commit`. All of them raise `ClaimLost` if the
-    task is no longer this session's or was already settled; then nothing was done.
+    Settle it once: with `ack`, `nak`, `snooze`, `term`, `release` or `commit`. All of them raise `ClaimLost`
+    if the task is no longer this session's or was already settled; then nothing was done.
     """
 
     __slots__ = ("_began", "_lease", "_on_lost", "_range", "_session", "open")
@@ -259,6 +287,13 @@ class Claim(Task[V_co]):
             ),
         )
 
+    async def snooze(self, delay: Duration) -> None:
+        """Put the task off: it can be claimed again after `delay`. The attempt doesn't count.
+
+        Its value and its last error stay. In a worker's function, `raise Snooze(delay)` does the same.
+        """
+        await self._session.settle(self, snoozed(self._row, parse.duration(delay, what="delay")))
+
     async def release(self) -> None:
         """Give the task back as if it had not been claimed: the attempt doesn't count."""
         await self._session.settle(self, unused(self._row))
@@ -267,11 +302,37 @@ class Claim(Task[V_co]):
         """Give the task up: it goes to the dead-letter queue, with the error."""
         await self._session.settle(self, dead(self._row, error, self.attempt))
 
-    async def in_progress(self, lease: Duration | None = None) -> None:
-        """Extend the claim: it holds for `lease` from now, or with None as long as the session."""
-        await self._session.renew(
-            self, None if lease is None else parse.duration(lease, least=1, what="lease")
-        )
+    async def in_progress(
+        self,
+        lease: Duration | None = None,
+        *,
+        progress: float | None = None,
+        note: str | None = None,
+        checkpoint: object | EllipsisType = ...,
+    ) -> None:
+        """Extend the claim, and report on the work, for operators and for the next attempt.
+
+        What isn't given stays as it was reported before, also by an earlier attempt. A report costs one step
+        of the store: send one each second rather than for each row.
+
+        Args:
+            lease: the claim holds for this time from now. None: as long as the session; with a report, as it
+                held before.
+            progress: the part of the work that is done, from 0 to 1.
+            note: a text, cut to 1,000 characters.
+            checkpoint: any JSON value, with the limits of a task's value: `checkpoint` of the next attempt.
+                None removes it.
+
+        Raises:
+            ClaimLost: the task is no longer this session's.
+            InvalidOption, InvalidTask: a report can't be kept; or it is of a plain task in a range.
+            UnsupportedOperation: a report, on NATS.
+        """
+        report = _progress.report(progress, note, checkpoint, self._form)
+        micros = None if lease is None else parse.duration(lease, least=1, what="lease")
+        if report is not None and lease is None:
+            micros = self._lease
+        await self._session.renew(self, micros, report)
 
     @asynccontextmanager
     async def commit(self, isolation: Isolation = "read committed") -> AsyncIterator[Any]:
@@ -304,6 +365,11 @@ class Claim(Task[V_co]):
 def unused(row: Row) -> Change:
     """The change that gives a claim back without counting the attempt."""
     return Change(row.id, row.version, attempt=max(0, row.attempt - row.begun))
+
+
+def snoozed(row: Row, delay: int) -> Change:
+    """The change that puts a claimed task off for `delay` microseconds without counting the attempt."""
+    return replace(unused(row), delay=delay)
 
 
 def dead(row: Row, error: object, attempt: int) -> Change:

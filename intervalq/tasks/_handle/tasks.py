@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from types import EllipsisType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
@@ -17,22 +16,18 @@ from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.task import Claim, Task
+from intervalq.tasks._handle.operations import Operations
 from intervalq.tasks._handle.pull import Pull
-from intervalq.tasks._handle.worker_session import WorkerSession, session_of
 from intervalq.tasks._session.commit import checkpoints, modification, settled
 from intervalq.tasks._spec.ids import new_ids
 from intervalq.tasks._worker.job import Work
-from intervalq.tasks._worker.workers import Workers, names_of
+from intervalq.tasks._worker.workers import names_of
 from intervalq.tasks.rules import (
     Change,
-    Count,
     Delete,
     Depend,
     Insert,
     Modify,
-    QueueStats,
-    Select,
-    Sessions,
 )
 from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore, checked_task_store
 
@@ -40,8 +35,6 @@ log: Final = logging.getLogger("intervalq")
 
 F = TypeVar("F", bound=Work)
 A = TypeVar("A")
-
-_USUAL_LIMIT: Final = 100
 
 
 class Modified(NamedTuple):
@@ -53,7 +46,7 @@ class Modified(NamedTuple):
     """Inserts that were left out: their id, and the id of the existing task."""
 
 
-class Tasks(Workers):
+class Tasks(Operations):
     """Durable tasks in a store: any worker may run one, and its result is committed once.
 
     A handle doesn't connect until it is used, so it may be created at import time. It belongs to one event
@@ -67,10 +60,10 @@ class Tasks(Workers):
         expiry: how long after its last sign of life a process loses its claims; from 0.1 s to an hour. The
             default, 5 s with a heartbeat each second, tolerates pauses of a few seconds.
         max_bytes: the largest size of a value, as JSON or as its codec wrote it.
-        codec: an object with `encode(bytes)` and `decode(bytes)`, which both return bytes. Values pass
-            through it on their way into the store and back, for example to be encrypted (see SECURITY.md).
-            Ids, keys, names, times and the errors of failed attempts don't. Values that were written without
-            a codec are read as they are. None: values are stored as JSON.
+        codec: an object with `encode(bytes)` and `decode(bytes)`, which both return bytes. Values and
+            checkpoints pass through it on their way into the store and back, for example to be encrypted (see
+            SECURITY.md). Ids, keys, names, times, notes and the errors of failed attempts don't. Values that
+            were written without a codec are read as they are. None: values are stored as JSON.
 
     Raises:
         InvalidInterval, InvalidOption: at once; also if `store` is an object that holds queues or ledgers.
@@ -327,50 +320,6 @@ class Tasks(Workers):
         if self._given is not None:
             raise TypeError(f"{self!r} was given a store object, which can't be pickled: give it a URL")
         return _revived, (self._url, self._expiry, *self._form)
-
-    # --- inspecting ---------------------------------------------------------------------------------
-
-    async def tasks(
-        self,
-        queue: str | None = None,
-        *,
-        ids: Sequence[str] | None = None,
-        limit: int | EllipsisType | None = ...,
-        values: bool = True,
-    ) -> list[Task]:
-        """Tasks of a queue, by time, or tasks with given ids, in the order of the ids.
-
-        Plain tasks that the store hands out in ranges have no times and come last. They can be changed, moved
-        and deleted like others, which makes them ordinary tasks with the same ids.
-
-        Args:
-            queue: the queue; None: all queues.
-            ids: only tasks with these ids; the sequence may be empty. None: all ids.
-            limit: the most tasks to return; None: all. Default: 100, or with `ids`, all of these.
-            values: False: without values (each is `None`).
-        """
-        if limit is ...:
-            limit = _USUAL_LIMIT if ids is None else None
-        name = None if queue is None else _values.queue_name(queue)
-        most = None if limit is None else whole("limit", limit, 0, 1 << 40)
-        self._here()
-        if ids is not None and not ids:
-            return []
-        command = Select(queue=name, ids=tuple(ids or ()), limit=most, values=values)
-        return [Task(row, self._form) for row in await self._apply(command)]
-
-    async def queues(self, *names: str, prefix: str = "", limit: int | None = None) -> list[QueueStats]:
-        """The queues that have tasks, with their numbers by state: all, those named, or those with a prefix.
-
-        Postgres and SQLite estimate numbers above 10,000: see `QueueStats`.
-        """
-        most = None if limit is None else whole("limit", limit, 0, 1 << 40)
-        prefixes = (prefix,) if prefix else ()
-        return list(await self._apply(Count(names=names, prefixes=prefixes, limit=most)))
-
-    async def sessions(self) -> list[WorkerSession]:
-        """The worker processes that the store knows, by start."""
-        return [session_of(session) for session in await self._apply(Sessions())]
 
 
 def _batches(values: Iterable[object], form: _values.Form) -> Iterator[list[str]]:

@@ -15,6 +15,7 @@ from intervalq._timing.outage import LoopOutage
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
 from intervalq.tasks._claim.task import Claim, Holder, unused
 from intervalq.tasks._session.begun import Begun
+from intervalq.tasks._session.cancelled import CancelledClaims
 from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL, Demand, Together, offer, together
 from intervalq.tasks._session.handed import Handed
 from intervalq.tasks._session.ranges import OpenRange, OpenRanges
@@ -63,6 +64,7 @@ class Batcher:
         self._poked, self._is_poked = anyio.Event(), False
         self._doubt = False  # a call whose answer was lost may have claimed something
         self._handed = Handed()
+        self.cancelled = CancelledClaims(self, owner)
         self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
         self._claims_from = 0.0  # the time before which nothing is claimed
         self._rings = 0  # notices that there may be tasks
@@ -252,8 +254,7 @@ class Batcher:
                 if settle.waker is None:
                     log.warning("%s", claim._lost())
             elif settle.keeps and isinstance(settle.part, Change):
-                # of `until` all that is asked here is whether it ends by itself
-                claim._row = claim._row._replace(version=claim._row.version + 1, until=settle.part.lease)
+                claim._row = settle.renewed()
             elif held.get(claim._row.id) is claim:  # no range, and no start to report
                 del held[claim._row.id]
             settle.end()
@@ -263,7 +264,8 @@ class Batcher:
             self._lapsed()
 
     def hand(self, worked: Worked) -> None:
-        """Take over what the store has claimed on behalf of this session."""
+        """Take over what the store has claimed on behalf of this session, or has to tell of its claims."""
+        self.cancelled.told(worked.cancelled)
         worked = replace(worked, claimed=tuple(self._handed.news(worked.claimed, self.claims)))
         for claim in self._taken(worked, begun=False):
             if not offer(claim, self._demands):
@@ -384,5 +386,6 @@ class Batcher:
             settle.lost = True
             settle.end()
         self.begun.clear()
+        self.cancelled.clear()
         self._doubt = self._handed.missed = self._has_orphans = self.lost_call = False
         self._claims_from = 0.0

@@ -27,7 +27,7 @@ async def ack_with(
     session: OwnSession, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]
 ) -> None:
     """See `Claim.ack`."""
-    _refuse_plain(claim, "changes in the step of its acknowledgement")
+    refuse_plain(claim, "changes in the step of its acknowledgement")
     await session.renewed(claim)
     _check_open(claim)
     own = [part for part in changes if isinstance(part, Change | Delete) and part.id == claim.id]
@@ -51,7 +51,7 @@ def _checkpoint(part: Change, claim: Claim) -> Change:
     Raises:
         InvalidOption: it is a plain task, or the change has `at` or `delay`.
     """
-    _refuse_plain(claim, "changes while it is worked on")
+    refuse_plain(claim, "changes while it is worked on")
     if part.at is not None or part.delay is not None:
         raise InvalidOption(
             f"task {plain(claim.id)} is claimed by this handle, and at= or delay= would change when it may "
@@ -113,6 +113,7 @@ def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
         version=claim.version,
         attempt=attempt,
         error="" if moves and part.error is None else part.error,
+        progress="" if moves else part.progress,
     )
 
 
@@ -171,7 +172,7 @@ async def commit(session: OwnSession, claim: Claim, isolation: Isolation) -> Asy
             "this store has no transactions for users: make writing the results idempotent, and then call "
             "claim.ack()",
         )
-    _refuse_plain(claim, "a transaction of its own")
+    refuse_plain(claim, "a transaction of its own")
     await session.renewed(claim)
     _check_open(claim)
     is_settling = False
@@ -206,7 +207,8 @@ async def _remove(session: OwnSession, transaction: Transaction, claim: Claim) -
             raise claim._lost()
 
 
-def _refuse_plain(claim: Claim, what: str) -> None:
+def refuse_plain(claim: Claim, what: str) -> None:
+    """Refuse what a plain task in a range can't have."""
     if claim._row.is_plain:
         raise InvalidOption(
             f"a plain task of queue {claim.queue!r} can't have {what}: insert such tasks with insert(), "

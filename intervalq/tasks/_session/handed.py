@@ -40,5 +40,10 @@ class Handed:
 
 
 def _is_unknown(row: Row, claim: Claim | None) -> bool:
-    """After a renewal with a lost answer, a row is one version ahead; given back and claimed again, two."""
+    """After a renewal with a lost answer, a row is one version ahead; given back and claimed again, two.
+
+    A cancelled one is known by other ways, and its function may still be running.
+    """
+    if row.cancelled:
+        return False
     return claim is None or row.version > claim._row.version + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
@@ -14,12 +14,18 @@ import anyio
 
 from intervalq._timing.backends import EventWaker, spawn, wakers
 from intervalq._timing.heartbeat import Heartbeat
-from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable
+from intervalq.errors import (
+    IntervalqError,
+    QueueClosed,
+    StoreError,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
 from intervalq.tasks._claim.task import Claim, unused
 from intervalq.tasks._claim.values import USUAL, Form
 from intervalq.tasks._session.alone import RunAlone
 from intervalq.tasks._session.batcher import Batcher
-from intervalq.tasks._session.commit import ack_with, commit
+from intervalq.tasks._session.commit import ack_with, commit, refuse_plain
 from intervalq.tasks._session.demand import Callers, Demand, Request
 from intervalq.tasks._session.server_pull import pull
 from intervalq.tasks._session.server_pull import settle as settle_one
@@ -175,16 +181,27 @@ class WorkSession:
             raise
         settle.check()
 
-    async def renew(self, claim: Claim, lease: int | None) -> None:
-        """See `Claim.in_progress`. Equal calls at the same moment are combined."""
+    async def renew(
+        self, claim: Claim, lease: int | None, report: Callable[[str], str] | None = None
+    ) -> None:
+        """See `Claim.in_progress`. Equal calls at the same moment are combined.
+
+        Args:
+            claim: the claim to renew.
+            lease: for how long, in microseconds; None: as long as the session.
+            report: gives what is known of the work from what was known before; None: that stays.
+        """
+        if report is not None:
+            self._check_report(claim)
         while (settle := self._renewals.get(claim)) is not None and (
-            settle.is_answered or settle.lease != lease
+            settle.is_answered or settle.lease != lease or report is not None
         ):
             await self.renewed(claim)
         if not claim.open:
             raise claim._lost()
         if settle is None:
-            part = Change(claim.id, claim.version, keep=True, lease=lease)
+            progress = None if report is None else report(claim._row.progress)
+            part = Change(claim.id, claim.version, keep=True, lease=lease, progress=progress)
             settle = self._renewals[claim] = Settle(claim, part, EventWaker())
             settle.ended = partial(self._renewals.pop, claim, None)
             self.batcher.settle(settle)
@@ -192,6 +209,15 @@ class WorkSession:
         await self.renewed(claim)
         settle.check()
         claim._lease = lease
+
+    def _check_report(self, claim: Claim) -> None:
+        refuse_plain(claim, "a report on the work on it")
+        if self._pulling is not None:
+            raise UnsupportedOperation(
+                self.store.url,
+                "this store can't keep a report, because a task that keeps its claim can't be changed: omit "
+                "progress=, note= and checkpoint=",
+            )
 
     async def renewed(self, claim: Claim) -> None:
         """Wait for a renewal in flight, to know the version after it."""
@@ -354,6 +380,7 @@ class WorkSession:
             if not beaten.alive:
                 self.lapsed()
                 return False
+            self.batcher.cancelled.told(beaten.cancelled)
             if beaten.lapsed:
                 self.batcher.ask_now()
             if beaten.claim_count < len(before):

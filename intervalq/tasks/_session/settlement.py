@@ -8,7 +8,7 @@ from dataclasses import replace
 from intervalq._timing.backends import Waker
 from intervalq.errors import IntervalqError
 from intervalq.tasks._claim.task import Claim
-from intervalq.tasks.rules import Change, Delete
+from intervalq.tasks.rules import Change, Delete, Row
 from intervalq.tasks.store import MAX_ROWS
 
 
@@ -57,6 +57,16 @@ class Settle:
             raise self.error
         if self.lost:
             raise self.claim._lost()
+
+    def renewed(self) -> Row:
+        """The task after this renewal, as far as its claimant uses it: of `until`, whether there is one."""
+        row, part = self.claim._row, self.part
+        progress = part.progress if isinstance(part, Change) else None
+        return row._replace(
+            version=row.version + 1,
+            until=self.lease,
+            progress=row.progress if progress is None else progress,
+        )
 
     def now(self) -> Delete | Change:
         """The change or deletion to send, at the version after renewals."""

@@ -63,6 +63,8 @@ class Change:
     error: str | None = None
     keep: bool = False
     lease: int | None = None
+    progress: str | None = None
+    """See `Row.progress`."""
 
 
 class Delete(NamedTuple):
@@ -113,6 +115,27 @@ class Modify(Command[Modified]):
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a `Cancel` did, as ids. Tasks that are in neither didn't exist."""
+
+    removed: tuple[str, ...] = ()
+    stopping: tuple[str, ...] = ()
+    """Tasks whose sessions are told to end their work on them: see `Row.cancelled`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Command[Cancelled]):
+    """Cancel tasks, whoever has claimed them: none of them is committed any more.
+
+    Those that nobody has claimed are removed, and so are those whose claims have a lease, which says how long
+    the claimant may be silent. Others keep their claims, and so their keys, until their sessions have ended
+    the work on them; a session learns of them by `Beat`, and at once where the store sends wake-ups.
+    """
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
     """Consecutive plain tasks that one session has claimed: those with numbers from `low` to `high`."""
 
@@ -159,6 +182,8 @@ class Worked:
     ranges: tuple[tuple[Range, tuple[tuple[int, str], ...]], ...] = ()
     """Plain tasks that were claimed: their numbers, and their values as JSON text."""
     lost_ranges: tuple[Range, ...] = ()
+    cancelled: tuple[Delete, ...] = ()
+    """Only by a wake-up: see `Beaten.cancelled`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +232,8 @@ class Beaten:
     """The number of its claims."""
     lapsed: tuple[str, ...] = ()
     """Expired sessions that were removed, so that their claims are free."""
+    cancelled: tuple[Delete, ...] = ()
+    """Its claims whose tasks were cancelled: what to settle once the work on them has ended."""
 
 
 @dataclass(frozen=True, slots=True)

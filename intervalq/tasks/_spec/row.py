@@ -47,6 +47,10 @@ class Row(NamedTuple):
     """Whether the session that has claimed it has reported that it began; `attempt` then includes that."""
     alone: bool = False
     """Whether it must run alone: it was lost with a session that it may have killed."""
+    cancelled: bool = False
+    """Whether it was cancelled during the work on it: its session removes it once that work has ended."""
+    progress: str = ""
+    """What was reported of the work on it, as JSON text; empty: nothing. See `_claim.progress`."""
 
     @property
     def ready(self) -> int | None:

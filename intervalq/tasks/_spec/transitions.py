@@ -1,4 +1,4 @@
-"""Transitions of a single task: claimed, freed, given back, changed."""
+"""Transitions of a single task: claimed, freed, given back, cancelled, changed."""
 
 from __future__ import annotations
 
@@ -67,6 +67,11 @@ def given_back(row: Row, now: int) -> Row:
     )
 
 
+def cancelled(row: Row, now: int) -> Row:
+    """A claimed task after it was cancelled: another version, so that nothing settles it as done any more."""
+    return row._replace(version=row.version + 1, modified=now, cancelled=True)
+
+
 def changed(row: Row, change: Change, now: int) -> Row:
     """A task with new values. A task that moves to another queue is not claimed there.
 
@@ -87,4 +92,6 @@ def changed(row: Row, change: Change, now: int) -> Row:
         modified=now,
         begun=row.begun and keep,
         alone=row.alone and (keep or not row.begun),
+        cancelled=row.cancelled and keep,
+        progress=row.progress if change.progress is None else change.progress,
     )

@@ -29,7 +29,19 @@ class Reject(IntervalqError):
         super().__init__(why)
 
 
-for _kind in (Retry, Reject):
+class Snooze(IntervalqError):
+    """Raise it in a worker's function to put the task off: it runs again after `delay`.
+
+    No attempt is counted, so `max_attempts` doesn't apply: a function that always snoozes is never done. Its
+    task's `created` says how long that has been going on.
+    """
+
+    def __init__(self, delay: Duration) -> None:
+        self.delay = parse.duration(delay, what="delay")
+        super().__init__(f"put off for {delay}")
+
+
+for _kind in (Retry, Reject, Snooze):
     _kind.__module__ = "intervalq.tasks"  # where users find them, for the errors of their tasks
 
 

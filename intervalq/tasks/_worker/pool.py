@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from intervalq._timing.backends import Waker, is_cancelled, loop_clock, wakers
-from intervalq._timing.backoff import backoff
 from intervalq.errors import (
     ClaimLost,
-    DependencyError,
     IntervalqError,
     QueueClosed,
     StoreUnavailable,
     TransactionConflict,
-    plain,
 )
 from intervalq.tasks._claim.task import Claim, unused
 from intervalq.tasks._session.demand import FIRST_POLL
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks._worker.calls import Calls, NoSlotError
-from intervalq.tasks._worker.job import Job, changes_of
+from intervalq.tasks._worker.job import Job
+from intervalq.tasks._worker.outcomes import Outcomes
 from intervalq.tasks.store import MAX_ROWS
 
 log: Final = logging.getLogger("intervalq")
@@ -56,9 +52,6 @@ _NO_SLOT: Final = 1_000_000
 _SAMPLE: Final = 8
 """One of this many tasks is timed."""
 
-_MAX_PAUSES: Final = 6
-"""How many times the pause doubles before a task is repeated whose changes could not be made."""
-
 
 class WorkerPool:
     """Several runners of one function, and the demand that feeds them."""
@@ -70,10 +63,10 @@ class WorkerPool:
         self.most: int | None = None
         self.due = 0.0
         self.poll = FIRST_POLL
-        self.counts: Counter[str] = Counter()
-        """How many tasks of this pool were `done`, `failed`, `dead`, `given back` or `lost`."""
         self._session = session
         self._batcher = session.batcher
+        self._outcomes = Outcomes(job, session.batcher)
+        self.counts = self._outcomes.counts
         self._concurrency = concurrency
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
         self._calls = Calls(job, self._began)
@@ -209,13 +202,18 @@ class WorkerPool:
                 self._give_back(self._waiting)
 
     async def _runner(self) -> None:
+        cancelled = self._batcher.cancelled.known
         while True:  # a claim that is lost ends the scope that it was worked on in, not the next one's
             with anyio.CancelScope() as scope:
                 cancel = scope.cancel
                 while (claim := self._first() or await self._next()) is not None:
                     claim._on_lost = cancel
-                    await (self._alone(claim) if claim._row.alone else self._do(claim))
-                    claim._on_lost = None  # losing it from now on must not cancel the next function
+                    try:
+                        await (self._alone(claim) if claim._row.alone else self._do(claim))
+                    finally:
+                        claim._on_lost = None  # losing it from now on must not cancel the next function
+                        if cancelled:
+                            self._outcomes.ended(claim)
                     if scope.cancel_called:  # the function had ended anyway; don't cancel the next one
                         break
                 else:
@@ -229,7 +227,7 @@ class WorkerPool:
         while self._waiting or self._suspects:
             claim = (self._waiting or self._suspects).popleft()[1]
             if self._is_in_doubt is not None and self._is_in_doubt(claim):
-                self._unused(claim)
+                self._outcomes.unused(claim)
             elif claim.open:
                 return claim
         return None
@@ -266,24 +264,18 @@ class WorkerPool:
                 await self._batcher.begun.first(claim)
                 claim._began = True
             if self._stopping or self._session.is_in_doubt(claim):
-                self._unused(claim)
+                self._outcomes.unused(claim)
             elif claim.open:
                 await self._do(claim)
         except BaseException:
             if claim.open:
-                self._unused(claim)
+                self._outcomes.unused(claim)
             raise
         finally:
             self._run_alone.open(key)
 
     async def _do(self, claim: Claim) -> None:
-        too_often = self.job.policy.exhausted(claim) if claim._row.attempt else None
-        if too_often is not None:
-            self.counts["dead"] += 1
-            log.error(
-                "task %s of queue %r is dead: %s", plain(claim.id), claim.queue, plain(too_often.error or "")
-            )
-            self._batcher.settle(Settle(claim, too_often))
+        if claim._row.attempt and self._outcomes.is_dead(claim):
             return
         begun = self._begins_one(claim)
         try:
@@ -295,14 +287,13 @@ class WorkerPool:
                 self._batcher.done(claim)
                 self.counts["done"] += 1
             else:
-                self.counts["done"] += await self._end(claim, result)
+                await self._outcomes.returned(claim, result)
         except ClaimLost as error:
-            self.counts["lost"] += 1
-            log.warning("%s", error)
+            self._outcomes.lost(claim, error)
         except NoSlotError:
-            self._unused(claim, None if self._stopping else _NO_SLOT)
+            self._outcomes.unused(claim, None if self._stopping else _NO_SLOT)
         except Exception as error:  # noqa: BLE001 - it is stored with the task
-            self._fail(claim, error)
+            self._outcomes.failed(claim, error)
         except BaseException as error:
             if self._interrupted(claim, error):
                 raise
@@ -330,32 +321,6 @@ class WorkerPool:
             self._batcher.began(claim, self._now())
         return True
 
-    async def _end(self, claim: Claim, result: Any) -> bool:  # noqa: ANN401 - checked by `changes_of`
-        """Settle a claim by its function's result; returns whether the task is done.
-
-        If the changes conflict with those of others, the attempt hasn't failed, however often that happens.
-        """
-        if not claim.open:
-            if result is not None:
-                log.error(
-                    "task %s was settled before its function returned changes: they are lost", plain(claim.id)
-                )
-            return True
-        try:
-            await claim.ack(*changes_of(result))
-        except DependencyError as error:
-            if self.job.on_dependency is not None:
-                instead = self.job.on_dependency(claim, error)
-                instead = await instead if inspect.isawaitable(instead) else instead
-                if instead is not None:
-                    await claim.ack(*changes_of(instead))
-                    return True
-            log.info("task %s of queue %r will be repeated: %s", plain(claim.id), claim.queue, error)
-            pause = backoff(min(claim._row.claims, _MAX_PAUSES), self.job.policy.backoff)
-            self._unused(claim, round(pause * 1e6))
-            return False
-        return True
-
     def _interrupted(self, claim: Claim, error: BaseException) -> bool:
         """Give a task back that was cancelled, or whose process ends. Returns whether to raise the error.
 
@@ -363,32 +328,13 @@ class WorkerPool:
         """
         is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
         if isinstance(error, SystemExit) or (is_cancellation and not is_cancelled()):
-            self._fail(claim, error)
+            self._outcomes.failed(claim, error)
         else:
-            self._unused(claim)
+            self._outcomes.unused(claim)
         if isinstance(error, SystemExit | KeyboardInterrupt):
             self._end_with(error)
             return False
         return not is_cancellation or is_cancelled()
-
-    def _unused(self, claim: Claim, delay: int | None = None) -> None:
-        if not claim.open:
-            self.counts["lost"] += 1
-            return
-        self.counts["given back"] += 1
-        self._batcher.settle(Settle(claim, replace(unused(claim._row), delay=delay)))
-
-    def _fail(self, claim: Claim, error: BaseException) -> None:
-        change = self.job.policy.failed(claim, error)
-        reason = plain(change.error or "")
-        if change.queue is not None and change.queue != claim.queue:
-            self.counts["dead"] += 1
-            log.error("task %s of queue %r is dead: %s", plain(claim.id), claim.queue, reason)
-        else:
-            self.counts["failed"] += 1
-            log.warning("task %s of queue %r failed: %s", plain(claim.id), claim.queue, reason)
-        if claim.open:
-            self._batcher.settle(Settle(claim, change))
 
     def _measure(self, took: float) -> None:
         usual = self._usual

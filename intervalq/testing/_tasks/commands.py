@@ -11,6 +11,7 @@ from intervalq.tasks.rules import (
     SECOND,
     Beat,
     Begin,
+    Cancel,
     Change,
     Command,
     Count,
@@ -30,6 +31,7 @@ from intervalq.testing._tasks.model import ModelTable
 _VALUES = ("null", "1", '"ü\\u0000"', '{"b": [1, 2.5, {}], "a": "x\\ny"}', "[]", "12345678901234567890")
 _KEYS = ("k", "K", "a key, ü")
 _SPANS = (0, 1, 2, 10, 50)
+_PROGRESS = ("", '{"p":0.5}', '{"n":"ü"}')
 
 
 class TaskCommandSource:
@@ -54,6 +56,7 @@ class TaskCommandSource:
         kinds: list[tuple[float, Callable[[ModelTable], Command[Any]]]] = [
             (8, self._modify),
             (9, self._work),
+            (1, self._cancel),
             (1.5, self._begin),
             (1.5, self._beat),
             (0.5, lambda _: End(self._session())),
@@ -151,6 +154,7 @@ class TaskCommandSource:
             error=self.random.choice(("", "worse")) if maybe() < 0.3 else None,
             keep=maybe() < (0.5 if row.session is not None else 0.1),
             lease=self.random.choice((None, *_SPANS)),
+            progress=self.random.choice(_PROGRESS) if maybe() < 0.3 else None,
         )
 
     # --- commands -----------------------------------------------------------------------------------
@@ -214,6 +218,11 @@ class TaskCommandSource:
             begun=tuple(self._some([*held, *held, *model.rows], 3)),
             begins=self.random.choice((0, 0, 1, 2)),
         )
+
+    def _cancel(self, model: ModelTable) -> Cancel:
+        held = [row.id for row in model.rows.values() if row.session is not None]
+        ids = self._some([*held, *held, *model.rows, *self._gone[-1:]], 3)
+        return Cancel(tuple(ids))
 
     def _begin(self, _: ModelTable) -> Begin:
         return Begin(

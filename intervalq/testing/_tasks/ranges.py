@@ -8,8 +8,10 @@ from collections import Counter
 import pytest
 from anyio.from_thread import BlockingPortal
 
+from intervalq.tasks._spec.ids import PLAIN
 from intervalq.tasks.rules import (
     Beat,
+    Cancel,
     Change,
     Count,
     Delete,
@@ -104,6 +106,38 @@ class RangingTaskSuite(TaskSuiteBase):
                 Work(session, settled, finished=_finished(worked), queues=(queue,), limit=1000)
             )
         return values
+
+    def test_plain_tasks_are_cancelled_like_others(
+        self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names
+    ) -> None:
+        """Those that nobody has claimed are gone; those of a range stay until their session ends them."""
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await ranging.put(queue, [str(number) for number in range(40)])
+            done: list[Finished] = []
+            stopping: set[str] = set()
+            while len(stopping) < 6:
+                worked = await store.apply(Work(session, queues=(queue,), limit=5, begins=1))
+                for range_, tasks in worked.ranges:
+                    stopping |= {f"{PLAIN}{range_.part}-{number}" for number, _ in tasks[::2]}
+                    done.append(Finished(range_))
+            rows = await store.apply(Select(queue=queue, limit=100))
+            free = [row.id for row in rows if row.session is None][:4]
+            cancelled = await store.apply(Cancel((*free, *stopping)))
+            assert (set(cancelled.removed), set(cancelled.stopping)) == (set(free), stopping)
+            left = {row.id: row for row in await store.apply(Select(queue=queue, limit=100))}
+            assert set(left) == {row.id for row in rows} - set(free)
+            assert {id_ for id_, row in left.items() if row.cancelled} == stopping
+            beaten = await store.apply(Beat(session))
+            assert {part.id for part in beaten.cancelled} == stopping
+            worked = await store.apply(Work(session, beaten.cancelled, finished=tuple(done)))
+            assert (worked.lost, worked.lost_ranges) == ((), ())
+            values = await self._rest(store, queue, names)
+            assert len(values) == len({*values}) == len([row for row in rows if row.session is None]) - 4
+            assert await store.apply(Count(names=(queue,))) == ()
+
+        portal.call(scenario)
 
     def test_a_put_is_seen_as_tasks_that_are_ready(
         self, portal: BlockingPortal, store: TaskStore, ranging: Ranging, names: Names

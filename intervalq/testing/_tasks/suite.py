@@ -20,6 +20,7 @@ from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks import rules
 from intervalq.tasks.rules import (
     Beaten,
+    Cancelled,
     Command,
     Delete,
     End,
@@ -36,6 +37,7 @@ from intervalq.testing._tasks.behaviour import BehaviourTests
 from intervalq.testing._tasks.commands import TaskCommandSource
 from intervalq.testing._tasks.locks import LockTests
 from intervalq.testing._tasks.model import ModelTable
+from intervalq.testing._tasks.operating import OperatingTests
 from intervalq.testing._tasks.plain import PlainTests
 from intervalq.testing._tasks.ranges import RangingTaskSuite
 from intervalq.testing._tasks.refusals import RefusalTests
@@ -131,7 +133,9 @@ def _comparable(thing: object, source: TaskCommandSource) -> object:  # noqa: PL
         return thing.alive, sorted(thing.lost), claimed, thing.wait, thing.ranges, thing.lost_ranges
     if isinstance(thing, Beaten):
         ours = sorted(session for session in thing.lapsed if session in source.sessions)
-        return thing.alive, thing.claim_count, ours
+        return thing.alive, thing.claim_count, ours, sorted(thing.cancelled)
+    if isinstance(thing, Cancelled):
+        return sorted(thing.removed), sorted(thing.stopping)
     if isinstance(thing, tuple) and thing and isinstance(thing[0], Session):
         return [session for session in thing if session.id in source.sessions]
     if isinstance(thing, tuple) and thing and isinstance(thing[0], Row):
@@ -152,6 +156,7 @@ class TaskSuite(
     SharingTests,
     PlainTests,
     LockTests,
+    OperatingTests,
 ):
     """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that gives a URL.
 

@@ -11,7 +11,7 @@ from anyio.from_thread import BlockingPortal
 from anyio.lowlevel import checkpoint
 
 from intervalq.tasks._session.demand import CHECK
-from intervalq.tasks.rules import SECOND, Beat, Change, Delete, End, Modify, Work
+from intervalq.tasks.rules import SECOND, Beat, Cancel, Change, Delete, End, Modify, Work, Worked
 from intervalq.tasks.store import TaskStore, Waking
 from intervalq.testing._tasks.base import PATIENCE, Names, TaskSuiteBase, claim, insert, put
 
@@ -22,13 +22,15 @@ class Listener:
     def __init__(self, store: TaskStore, session: str) -> None:
         self.session = session
         self.times = 0
+        self.cancelled: tuple[Delete, ...] = ()
         self._store = store
         self._changed = anyio.Event()
 
-    async def listen(self, woken: Callable[[], Awaitable[object]]) -> None:
+    async def listen(self, woken: Callable[[], Awaitable[Worked | None]]) -> None:
         """Count until cancelled."""
         while True:
-            await woken()
+            worked = await woken()
+            self.cancelled += worked.cancelled if worked is not None else ()
             self.times += 1
             self._changed.set()
             self._changed = anyio.Event()
@@ -89,6 +91,32 @@ class WakingTaskSuite(TaskSuiteBase):
                     listeners.append(listener)
                 yield listeners
                 group.cancel_scope.cancel()
+
+    tells_cancelled: bool = True
+    """A wake-up tells a session at once which of its claims were cancelled. False: a heartbeat does."""
+
+    def test_a_session_is_told_at_once_what_was_cancelled(
+        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
+    ) -> None:
+        """Only the one that has claimed it, though it isn't idle; also several tasks at once."""
+        if not self.tells_cancelled:
+            return
+
+        async def scenario() -> None:
+            queue = names.queue()
+            await put(store, *(insert(queue, n) for n in range(5)))
+            async with self._listeners(store, waking, names, 3) as (one, two, three):
+                first = await claim(store, one.session, queue, limit=3)
+                second = await claim(store, two.session, queue)
+                await claim(store, three.session, queue)
+                await store.apply(Cancel(tuple(row.id for row in (*first[:2], *second))))
+                while len(one.cancelled) < 2 or not two.cancelled:
+                    await checkpoint()
+                assert sorted(one.cancelled) == sorted(Delete(row.id, row.version + 1) for row in first[:2])
+                assert two.cancelled == tuple(Delete(row.id, row.version + 1) for row in second)
+                assert three.times == 0
+
+        portal.call(scenario)
 
     def test_whatever_makes_a_task_ready_wakes(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names

@@ -13,7 +13,20 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from intervalq.store import shown_url, wall_clock
-from intervalq.tasks.rules import SECOND, Beat, Beaten, Command, End, Release, Work, Worked, apply
+from intervalq.tasks.rules import (
+    SECOND,
+    Beat,
+    Beaten,
+    Cancel,
+    Cancelled,
+    Command,
+    Delete,
+    End,
+    Release,
+    Work,
+    Worked,
+    apply,
+)
 from intervalq_stores._files.worker_thread import call_soon
 from intervalq_stores.memory._task_table import MemoryTable
 
@@ -35,6 +48,8 @@ class _Tasks:
         self.idle: dict[str, tuple[str, ...]] = {}
         """The sessions that found nothing, with their queues."""
         self.listening: dict[str, list[Callable[[], bool]]] = {}
+        self.cancelled: dict[str, list[Delete]] = {}
+        """What to tell listening sessions of: see `Worked.cancelled`."""
         self._seen = 0  # the latest reading of the clock
 
     def read(self, now: int) -> int:
@@ -50,6 +65,7 @@ class _Tasks:
         self.table.fresh.clear()
         answer = apply(self.table, command, now)
         self._note(command, answer)
+        self._tell(command, answer)
         for queue, ready in self.table.fresh.items():
             if ready <= now + SOON:
                 self._wake_one(queue)
@@ -67,9 +83,18 @@ class _Tasks:
         elif isinstance(command, Beat) and isinstance(answer, Beaten):
             for session in answer.lapsed:
                 self.idle.pop(session, None)
-        elif isinstance(command, Release) and answer:
+
+    def _tell(self, command: Command[Any], answer: object) -> None:
+        """Wake those who wait for a lock that is free, and the sessions whose tasks were cancelled."""
+        if isinstance(command, Release) and answer:
             for wake in self.listening.get(command.waiters, []):
                 wake()
+        elif isinstance(command, Cancel) and isinstance(answer, Cancelled):
+            for row in self.table.find(answer.stopping).values():
+                if row.session in self.listening:
+                    self.cancelled.setdefault(row.session, []).append(Delete(row.id, row.version))
+                    for wake in self.listening[row.session]:
+                        wake()
 
     def _wake_one(self, queue: str) -> None:
         """Wake one idle session, so that not all of them come for one task."""
@@ -95,6 +120,7 @@ def _forked() -> None:
         tasks.lock = threading.Lock()
         tasks.idle.clear()
         tasks.listening.clear()
+        tasks.cancelled.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -122,10 +148,11 @@ class MemoryTaskStore:
         """See `TaskStore.aclose`: there is nothing to close, and the tasks stay."""
 
     @asynccontextmanager
-    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`."""
         event = anyio.Event()
         soon = call_soon()
+        tasks = self._tasks
 
         def wake() -> bool:
             with contextlib.suppress(RuntimeError):  # that event loop is closed, so nobody waits
@@ -133,12 +160,14 @@ class MemoryTaskStore:
                 return True
             return False
 
-        async def woken() -> None:
+        async def woken() -> Worked | None:
             nonlocal event
             await event.wait()
             event = anyio.Event()
+            with tasks.lock:
+                cancelled = tasks.cancelled.pop(session, None)
+            return None if cancelled is None else Worked(cancelled=tuple(cancelled))
 
-        tasks = self._tasks
         with tasks.lock:
             tasks.listening.setdefault(session, []).append(wake)
         try:
@@ -150,3 +179,4 @@ class MemoryTaskStore:
                     listening.remove(wake)
                 if not listening:
                     tasks.listening.pop(session, None)
+                    tasks.cancelled.pop(session, None)

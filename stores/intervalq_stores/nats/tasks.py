@@ -20,6 +20,8 @@ from intervalq.tasks.rules import (
     Beat,
     Beaten,
     Begin,
+    Cancel,
+    Cancelled,
     Command,
     Count,
     End,
@@ -189,6 +191,12 @@ class NATSTaskStore:
         await self._stream.connection()
         return await modify(self._stream, self._sessions.get(command.session), command)
 
+    async def _cancel(self, command: Cancel) -> Cancelled:
+        from intervalq_stores.nats._task.changes import cancel  # noqa: PLC0415 - needs the extra
+
+        await self._stream.connection()
+        return Cancelled(removed=await cancel(self._stream, tuple(dict.fromkeys(command.ids))))
+
     async def _select(self, command: Select) -> tuple[Row, ...]:
         from intervalq_stores.nats._task.looks import select  # noqa: PLC0415 - needs the extra
 
@@ -215,6 +223,7 @@ class NATSTaskStore:
 
 _COMMANDS: Final[dict[type, Callable[[NATSTaskStore, Any], Awaitable[Any]]]] = {
     Modify: NATSTaskStore._modify,  # noqa: SLF001 - its own
+    Cancel: NATSTaskStore._cancel,  # noqa: SLF001
     Work: NATSTaskStore._work,  # noqa: SLF001
     Begin: NATSTaskStore._begin,  # noqa: SLF001
     Beat: NATSTaskStore._beat,  # noqa: SLF001

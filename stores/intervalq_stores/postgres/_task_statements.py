@@ -15,6 +15,8 @@ from intervalq.tasks.rules import (
     Beat,
     Beaten,
     Begin,
+    Cancel,
+    Cancelled,
     Change,
     Command,
     Count,
@@ -36,6 +38,7 @@ from intervalq.tasks.rules import (
     Worked,
     sound,
 )
+from intervalq_stores.postgres._task_heads import Heads
 
 A = TypeVar("A")
 Lines = list[tuple[Any, ...]]
@@ -46,10 +49,11 @@ SEPARATOR: Final = "\x1f"
 _PLAIN: Final = re.compile(r"plain-(0|[1-9][0-9]{0,2})-([1-9][0-9]{0,17})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MODIFY: Final = b"select * from intervalq.modify(%s, %s)"
+_CANCEL: Final = b"select intervalq.cancel(%s::uuid[], %s)"
 _INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
 _WORK: Final = (
     b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s, %s, %s, %s, %s, %s, %s,"
-    b" %s::bigint[], %s::uuid[], %s, %s::uuid[], %s)"
+    b" %s, %s::uuid[], %s::bigint[], %s::uuid[], %s)"
 )
 _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
@@ -57,7 +61,7 @@ _BEAT: Final = b"select intervalq.beat(%s, %s)"
 _END: Final = b"select intervalq.end_session(%s, %s)"
 _ACQUIRE: Final = b"select * from intervalq.acquire_lock(%s, %s, %s, %s, %s)"
 _RELEASE: Final = b"select intervalq.release_lock(%s, %s, %s, %s)"
-_SELECT: Final = b"select * from intervalq.tasks_of(%s, %s::uuid[], %s, %s, %s)"
+_SELECT: Final = b"select * from intervalq.tasks_of(%s, %s, %s::uuid[], %s, %s)"
 _COUNT: Final = b"select * from intervalq.stats(%s, %s, %s, %s)"
 _SESSIONS: Final = b"select * from intervalq.live_sessions()"
 
@@ -70,44 +74,6 @@ class Asked(NamedTuple):
     read: Callable[[Lines], Any]
     again: Callable[[Lines], bool] = lambda _: False
     """Whether to retry in a moment, because others had locked something."""
-
-
-class Head(NamedTuple):
-    """Where the last claim of a queue ended: nearly everything before it is claimed, or dead rows."""
-
-    ready: int
-    id: str
-    uses: int = 0
-
-
-class Heads:
-    """Where the claims of each queue begin, so that they needn't scan all dead rows each time.
-
-    From time to time, and whenever a claim gets too few tasks, it begins at the start, where tasks are that
-    were given back, or inserted with a time in the past.
-    """
-
-    _most: Final = 10_000  # queues
-    _uses: Final = 16
-
-    def __init__(self) -> None:
-        self._of: dict[str, Head] = {}
-
-    def take(self, queue: str) -> Head | None:
-        """Where to begin; this counts as one use."""
-        head = self._of.get(queue)
-        if head is None or head.uses >= self._uses:
-            return None
-        self._of[queue] = head._replace(uses=head.uses + 1)
-        return head
-
-    def put(self, queue: str, ready: int, uuid: str) -> None:
-        """Remember where a claim ended."""
-        before = self._of.get(queue)
-        if len(self._of) >= self._most:
-            self._of.clear()
-        uses = 0 if before is None or before.uses >= self._uses else before.uses
-        self._of[queue] = Head(ready, uuid, uses)
 
 
 def uuid_of(task: str) -> str:
@@ -209,7 +175,7 @@ def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
             existing=tuple((command.inserts[line[7]].id, line[6]) for line in lines if line[0] == "e"),
         )
 
-    return Asked(_MODIFY, (_json(asked), now), read)
+    return Asked(_MODIFY, (now, _json(asked)), read)
 
 
 def _insert(insert: Insert) -> list[object]:
@@ -224,13 +190,24 @@ def _insert(insert: Insert) -> list[object]:
 def _change(change: Change) -> list[object]:
     return [
         *(uuid_of(change.id), change.version, change.queue, change.json, change.at, change.delay),
-        *(change.attempt, change.error, change.keep, change.lease),
+        *(change.attempt, change.error, change.keep, change.lease, change.progress),
     ]
 
 
 def _json(value: object) -> str:
     # allow_nan=False: numbers such as `nan` aren't JSON.
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _cancel(command: Cancel, now: int | None, heads: Heads) -> Asked:
+    del heads
+    names = {uuid_of(task): task for task in command.ids}
+
+    def read(lines: Lines) -> Cancelled:
+        removed, stopping = (tuple(names[uuid] for uuid in uuids) for uuids in lines[0][0])
+        return Cancelled(removed, stopping)
+
+    return Asked(_CANCEL, (_array(names), now), read)
 
 
 # --- work --------------------------------------------------------------------------------------------
@@ -255,10 +232,10 @@ def _work(command: Work, now: int | None, heads: Heads) -> Asked:
     values = (
         *(command.session, ids, versions, parts, finished, list(command.queues), command.limit),
         *(command.lease, command.most, command.idle),
-        _array("null" if head is None else head.ready for head in starts),
-        _array("null" if head is None else head.id for head in starts),
         command.begins,
         _array(map(uuid_of, command.begun)),
+        _array("null" if head is None else head.ready for head in starts),
+        _array("null" if head is None else head.id for head in starts),
         now,
     )
     return Asked(_WORK, values, lambda lines: _worked(command, lines, heads))
@@ -275,7 +252,7 @@ def _failed(failed: Failed) -> list[object]:
 
 
 def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
-    (_, *_, claims, _, _, _, _, _, _, _, _) = head = lines.pop()
+    (_, *_, claims, _, _, _, _, _, _, _, _, _, _) = head = lines.pop()
     others = [line for line in lines if line[0] != "t"]
     if others:
         lines = [line for line in lines if line[0] == "t"]
@@ -306,22 +283,27 @@ def _range(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
 
 
 def handed(notices: Sequence[str]) -> Worked | None:
-    """The tasks that notifications hand to a session; None: none.
+    """The tasks that notifications hand to a session, and those of its own that are cancelled; None: none.
 
     Everybody who can connect to the database can send notifications: malformed ones are ignored.
     """
     claimed: list[Row] = []
     ranges: list[tuple[Range, tuple[tuple[int, str], ...]]] = []
+    cancelled: list[Delete] = []
     for whom, _, text in (notice.partition(" ") for notice in notices):
         try:
             lines = json.loads(text) if text and whom != "*" else ()
             rows = [sound(Row(*line[1:])) for line in lines if line[0] == "t"]
-            some = [_range(line) for line in lines if line[0] != "t"]
+            some = [_range(line) for line in lines if line[0] not in {"t", "x"}]
+            gone = [Delete(str(line[1]), int(line[2])) for line in lines if line[0] == "x"]
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             continue
         claimed += rows
         ranges += some
-    return Worked(claimed=tuple(claimed), ranges=tuple(ranges)) if claimed or ranges else None
+        cancelled += gone
+    if not (claimed or ranges or cancelled):
+        return None
+    return Worked(claimed=tuple(claimed), ranges=tuple(ranges), cancelled=tuple(cancelled))
 
 
 def put(queue: str, jsons: Sequence[str]) -> Asked:
@@ -342,8 +324,9 @@ def _beat(command: Beat, now: int | None, heads: Heads) -> Asked:
     del heads
 
     def read(lines: Lines) -> Beaten:
-        alive, held, lapsed, _ = lines[0][0]
-        return Beaten(alive=alive, claim_count=held, lapsed=tuple(lapsed))
+        alive, held, lapsed, _, marked = lines[0][0]
+        cancelled = tuple(Delete(task, version) for task, version in marked)
+        return Beaten(alive=alive, claim_count=held, lapsed=tuple(lapsed), cancelled=cancelled)
 
     return Asked(_BEAT, (command.session, now), read)
 
@@ -366,7 +349,7 @@ def _release(command: Release, now: int | None, _: Heads) -> Asked:
 def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     del now, heads
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
-    values = (command.queue, ids, command.session, command.limit, command.values)
+    values = (command.values, command.queue, ids, command.session, command.limit)
     return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
 
 
@@ -384,6 +367,7 @@ def _sessions(command: Sessions, now: int | None, heads: Heads) -> Asked:
 _BATCH: Final = 16  # claims of at least this many tasks take the first ones, see tasks.sql
 _ASK: Final[dict[type[Command[Any]], Callable[[Any, int | None, Heads], Asked]]] = {
     Modify: _modify,
+    Cancel: _cancel,
     Work: _work,
     Begin: _begin,
     Beat: _beat,

@@ -16,8 +16,9 @@ from intervalq_stores.postgres._advice import advice
 from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Server, is_pooled, sqlstate
 from intervalq_stores.postgres._direct import Direct
 from intervalq_stores.postgres._schema import Schema
+from intervalq_stores.postgres._task_heads import Heads
 from intervalq_stores.postgres._task_pages import page
-from intervalq_stores.postgres._task_statements import Asked, Heads, Lines, ask, put, quick
+from intervalq_stores.postgres._task_statements import Asked, Lines, ask, put, quick
 
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection

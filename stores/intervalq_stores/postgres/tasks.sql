@@ -1,7 +1,8 @@
 -- The rules of `intervalq/tasks/rules.py` in PL/pgSQL: one row per task, one statement per command.
 --
 -- Public, called by the store:
---   intervalq.modify(command, now)                           `rules.Modify`
+--   intervalq.modify(now, command)                           `rules.Modify`
+--   intervalq.cancel(ids, now)                               `rules.Cancel`
 --   intervalq.insert_plain(ids, queues, jsons, ats, now)     inserts without key, dedupe key or own id
 --   intervalq.work(...)                                      `rules.Work`
 --   intervalq.begin_session, beat, end_session               sessions
@@ -50,6 +51,7 @@ set local check_function_bodies = on;
 \ir sql/tasks_rows.sql
 \ir sql/tasks_checks.sql
 \ir sql/tasks_modify.sql
+\ir sql/tasks_cancel.sql
 \ir sql/tasks_ranges.sql
 \ir sql/tasks_plain.sql
 \ir sql/tasks_settle.sql

@@ -72,10 +72,20 @@ class Client:
         return [way(self._url), await rights(self, None)]
 
     @asynccontextmanager
+    async def messages(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
+        """See `Server.messages`."""
+        async with (await self._opened()).messages(channel) as next_messages:
+            yield next_messages
+
+    @asynccontextmanager
     async def subscribed(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """See `Server.subscribed`."""
-        async with (await self._opened()).subscribed(channel) as next_message:
-            yield next_message
+        """Listen to a channel. The context gives a function that waits for the next message."""
+        async with self.messages(channel) as next_messages:
+
+            async def heard() -> None:
+                await next_messages()
+
+            yield heard
 
     async def close(self) -> None:
         """See `Server.close`."""

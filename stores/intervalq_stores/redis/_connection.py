@@ -159,19 +159,26 @@ class Server:
             await connection.close()
 
     @asynccontextmanager
-    async def subscribed(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """Listen to a channel, on a connection of its own. See `Waking.wakeups`."""
+    async def messages(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
+        """Listen to a channel, on a connection of its own.
+
+        The context gives a function that waits for the next messages, and returns those that aren't empty.
+        """
         with self._translated():
             async with limit():
                 connection = await self._subscribe(channel)
         heard = asyncio.Event()
-        reading = asyncio.create_task(_read_on(connection, heard))
+        messages: list[bytes] = []
+        reading = asyncio.create_task(_read_on(connection, heard, messages))
 
-        async def next_message() -> None:
+        async def next_message() -> list[bytes]:
             await heard.wait()
             if reading.done():
                 raise translate_error(self.url, reading.result()) from reading.result()
             heard.clear()
+            some = messages[:]
+            messages.clear()
+            return some
 
         try:
             yield next_message
@@ -255,12 +262,14 @@ class Server:
         return self._class(**self._options | there)
 
 
-async def _read_on(connection: AbstractConnection, heard: asyncio.Event) -> Exception:
-    """Set `heard` at every message, until something goes wrong; returns what."""
+async def _read_on(connection: AbstractConnection, heard: asyncio.Event, messages: list[bytes]) -> Exception:
+    """Set `heard` at every message, and keep those with a text, until something goes wrong; returns what."""
     while True:
         try:
-            await connection.read_response()
+            response = await connection.read_response()
         except Exception as error:  # noqa: BLE001 - it is raised in the waiter
             heard.set()
             return error
+        if isinstance(response, list) and isinstance(response[-1], bytes) and response[-1]:
+            messages.append(response[-1])
         heard.set()

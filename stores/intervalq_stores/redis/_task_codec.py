@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from hashlib import md5
 from struct import Struct
 from struct import error as struct_error
@@ -16,6 +18,8 @@ from intervalq.tasks.rules import (
     Beat,
     Beaten,
     Begin,
+    Cancel,
+    Cancelled,
     Change,
     Command,
     Count,
@@ -33,19 +37,15 @@ from intervalq.tasks.rules import (
     Work,
     Worked,
 )
+from intervalq_stores.redis._task_keys import WAKE
 
 Arguments: TypeAlias = list[str | bytes]
-
-BASE: Final = "intervalq:{tasks}:"
-"""The beginning of all keys; the text in braces determines the cluster's slot."""
-
-WAKE: Final = f"{BASE}wake:"
-"""The beginning of the channel of a session, or of those who wait for a lock."""
 
 # A packed task: see HEAD in tasks_table.lua.
 _WHOLE: Final = Struct(">HBIIIIqqqqqHHHIH")
 _SIZE: Final = _WHOLE.size
-_KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE, _AHEAD, _ALONE = 1, 2, 4, 8, 16, 32, 64
+_KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE, _AHEAD, _ALONE, _EXTRA = 1, 2, 4, 8, 16, 32, 64, 128
+_MORE: Final = Struct(">BI")
 _MAX_NAME_BYTES: Final = 2**16 - 1
 _MAX_ATTEMPTS: Final = 2**31
 """A bound of attempts that leaves room for as many claims."""
@@ -125,6 +125,7 @@ def _change(change: Change) -> Arguments:
         ("d", change.delay),
         ("t", change.attempt),
         ("e", change.error),
+        ("g", change.progress),
         ("l", change.lease),
     )
     if change.queue is not None:
@@ -205,6 +206,7 @@ def _maybe(number: int | None) -> str:
 
 _ASK: Final[dict[type, tuple[str, Callable[[Any], Arguments]]]] = {
     Modify: ("modify", _modify),
+    Cancel: ("cancel", lambda command: list(dict.fromkeys(command.ids))),
     Work: ("work", _work),
     Begin: ("begin", _begin),
     Beat: ("beat", _named),
@@ -259,7 +261,7 @@ def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> 
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for, False, False),
+            *(dedupe, dedupe_for, False, False, False, ""),
         ),
     )
 
@@ -275,8 +277,28 @@ def _worked(
     )
 
 
-def _beaten(_: Beat, __: int, alive: int, held: int, lapsed: list[bytes]) -> Beaten:
-    return Beaten(alive=alive == 1, claim_count=held, lapsed=tuple(map(bytes.decode, lapsed)))
+def _cancelled(_: Cancel, __: int, removed: list[bytes], stopping: list[bytes]) -> Cancelled:
+    return Cancelled(tuple(map(bytes.decode, removed)), tuple(map(bytes.decode, stopping)))
+
+
+def _beaten(_: Beat, __: int, alive: int, held: int, lapsed: list[bytes], cancelled: list[Any]) -> Beaten:
+    return Beaten(
+        alive=alive == 1,
+        claim_count=held,
+        lapsed=tuple(map(bytes.decode, lapsed)),
+        cancelled=tuple(Delete(id_.decode(), version) for id_, version in _by(2, cancelled)),
+    )
+
+
+def told(messages: list[bytes]) -> Worked | None:
+    """What messages tell a session; None: nothing. Others may send messages, too: wrong ones are ignored."""
+    cancelled: list[Delete] = []
+    for message in messages:
+        with suppress(ValueError, TypeError, RecursionError):
+            parts = [Delete(id_, version) for id_, version in json.loads(message)]
+            if all(type(part.id) is str and type(part.version) is int for part in parts):
+                cancelled += parts
+    return Worked(cancelled=tuple(cancelled)) if cancelled else None
 
 
 def _selected(command: Select, _: int, found: list[bytes]) -> tuple[Row, ...]:
@@ -317,6 +339,12 @@ def _row(id_: bytes, packed: bytes) -> Row:
     session += key
     error += session
     dedupe += error
+    cancelled, progress = 0, ""
+    value = dedupe
+    if flags & _EXTRA:
+        cancelled, size = _MORE.unpack_from(packed, _SIZE + dedupe)
+        value = dedupe + _MORE.size + size
+        progress = packed[_SIZE + dedupe + _MORE.size : _SIZE + value].decode()
     return tuple.__new__(
         Row,
         (
@@ -324,7 +352,7 @@ def _row(id_: bytes, packed: bytes) -> Row:
             version,
             decode(text[:queue]),
             at,
-            decode(text[dedupe:]),
+            decode(text[value:]),
             decode(text[queue:key]) if flags & _KEY else None,
             place,
             flags & _WAITING > 0,
@@ -339,6 +367,8 @@ def _row(id_: bytes, packed: bytes) -> Row:
             dedupe_for,
             flags & (_SESSION | _AHEAD) == _SESSION,
             flags & _ALONE > 0,
+            cancelled == 1,
+            progress,
         ),
     )
 
@@ -357,6 +387,7 @@ def _nothing(*_: object) -> None:
 
 _READ: Final[dict[type, Callable[..., Any]]] = {
     Modify: _modified,
+    Cancel: _cancelled,
     Work: _worked,
     Begin: _nothing,
     Beat: _beaten,

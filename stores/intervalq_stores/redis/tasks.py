@@ -8,21 +8,21 @@ them all. To separate unrelated workloads, use databases of their own (`/1`) or 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from struct import error as struct_error
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
-from intervalq.tasks.rules import Acquire, Command, Release
+from intervalq.tasks.rules import Command, Worked
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import Script, script
-from intervalq_stores.redis._task_codec import BASE, WAKE, Unfit, answered, asked
+from intervalq_stores.redis._task_codec import Unfit, answered, asked, told
+from intervalq_stores.redis._task_keys import KEYS, WAKE, keys_of
 
 A = TypeVar("A")
 
 _POLICY: Final = "maxmemory_policy:"
-_KEYS: Final = tuple(BASE + part for part in ("tasks", "index", "sessions", "marks", "meta"))
 
 
 class RedisTaskStore:
@@ -51,7 +51,7 @@ class RedisTaskStore:
             name, arguments = asked(command)
             clock = "" if now is None else str(now)
             chance = str(random.getrandbits(31))
-            keys = _keys(command)
+            keys = keys_of(command)
             sent = (str(len(keys)), *keys, name, clock, chance, self._cluster, *arguments)
             reply, _ = await self._server.run(keys[0], _script(name), *sent)
         except (UnicodeEncodeError, Unfit) as error:
@@ -62,13 +62,19 @@ class RedisTaskStore:
             what = "its text isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "its data is invalid"
             raise CorruptState(
                 self.url,
-                f"a task can't be read, because {what}: find it in the hash {_KEYS[0]}; the command was "
+                f"a task can't be read, because {what}: find it in the hash {KEYS[0]}; the command was "
                 "done, and claims are given back when their session ends",
             ) from None
 
-    def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+    @asynccontextmanager
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`."""
-        return self._server.subscribed(f"{WAKE}{session}")
+        async with self._server.messages(f"{WAKE}{session}") as heard:
+
+            async def woken() -> Worked | None:
+                return told(await heard())
+
+            yield woken
 
     async def advice(self) -> list[tuple[str, str]]:
         """The report for `doctor`: pairs of `ok`, `warning` or `error`, and a sentence."""
@@ -81,7 +87,7 @@ class RedisTaskStore:
         )
         if policy == "noeviction" or policy.startswith("volatile"):  # tasks have no expiry
             return [
-                ("ok", f"all tasks are in {len(_KEYS)} keys with the tag {{tasks}}, which are never evicted")
+                ("ok", f"all tasks are in {len(KEYS)} keys with the tag {{tasks}}, which are never evicted")
             ]
         what = f"maxmemory-policy is {policy}: a full server may remove all tasks at once; set noeviction"
         return [("warning", what)]
@@ -89,11 +95,6 @@ class RedisTaskStore:
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""
         await self._server.close()
-
-
-def _keys(command: Command[Any]) -> tuple[str, ...]:
-    """The keys of a command."""
-    return (f"{BASE}lock:{command.name}",) if isinstance(command, Acquire | Release) else _KEYS
 
 
 def _script(name: str) -> Script:
@@ -108,6 +109,7 @@ def _files(*parts: str) -> tuple[str, ...]:
 _PARTS: Final = {
     **dict.fromkeys(("acquire", "release"), ("tasks_locks.lua",)),
     "modify": _files("changes", "modify"),
+    "cancel": _files("changes", "cancel"),
     "work": _files("changes", "work"),
     **dict.fromkeys(("begin", "beat", "end"), _files("changes", "sessions")),
     **dict.fromkeys(("select", "count", "sessions"), _files("looks")),

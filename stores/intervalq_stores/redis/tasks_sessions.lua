@@ -10,6 +10,7 @@ local function rest(row)
 end
 
 local function free(row, err)
+  if row.cancelled then return remove(row, true) end
   leave(row)
   row.at = sooner(row)
   row.version, row.session, row.ends, row.modified = row.version + 1, nil, nil, now
@@ -47,9 +48,13 @@ local function beat()
     end
   end
   sweep_marks(16)
-  local has = count(prefix('s', id))
+  local has, start, cancelled = count(prefix('s', id)), prefix('x', id), {}
+  for _, member in ipairs(all(start)) do
+    local row = there(sub(member, #start + 1))
+    cancelled[#cancelled + 1], cancelled[#cancelled + 2] = row.id, row.version
+  end
   flush(false)
-  return { 0, now, mine and 1 or 0, has, lapsed }
+  return { 0, now, mine and 1 or 0, has, lapsed, cancelled }
 end
 
 local function end_session()

@@ -2,7 +2,7 @@
 --
 -- The scripts repeat `apply` of intervalq/tasks/rules.py, which has the reasons; the conformance suite of task stores
 -- compares the answers of both. Each kind of command has a script of its own, so that none loads more than it needs:
--- this part, tasks_changes.lua if tasks change, and tasks_(modify|work|sessions|looks).lua.
+-- this part, tasks_changes.lua if tasks change, and tasks_(modify|cancel|work|sessions|looks).lua.
 --
 -- Changes are collected here first, and written at the end of the command: the server doesn't roll back a script that
 -- fails, so every read and every check comes before the first write.
@@ -14,6 +14,7 @@
 --            s SESSION QUEUE id        claimed tasks                 e lapse session     when sessions lapse
 --            l QUEUE until id          claims with a lease           i QUEUE session     idle sessions
 --            k QUEUE KEY place id      lines of keys                 m until MARK        marks that end
+--            x SESSION id              claims that were cancelled
 --          In capitals: two bytes of length, and the text. Instants are a sign and 8 bytes, places 4.
 -- KEYS[3]  intervalq:{tasks}:sessions  HASH  id -> a session, packed, and the queues that it is idle on
 -- KEYS[4]  intervalq:{tasks}:marks     HASH  QUEUE dedupe key -> when it ends, and the id of the task
@@ -30,13 +31,14 @@
 --          { 1, inserts, changes, deletes, depends, claims }, the ids of a DependencyError; or
 --          { 2, queue, key, limit } of an InboxFull
 -- Errors   CORRUPT (not our tables), NEWER (a newer layout), RANGE (a number that can't be stored)
--- Channel  intervalq:{tasks}:wake:SESSION gets an empty message when an idle session has something to claim
+-- Channel  intervalq:{tasks}:wake:SESSION gets an empty message when an idle session has something to claim, and
+--          [[id, version], ...] as JSON when some of its claims are cancelled
 --
 -- Times are whole microseconds below 2^53, which a double holds exactly.
 
 local FOREVER = 9007199254740991
 local MAX_INTEGER = 4294967295
-local LAYOUT = 2
+local LAYOUT = 3
 local SOON = 5000000  -- idle sessions are woken for tasks that are ready within this time: later, they ask by themselves
 local CHUNK = 2000    -- arguments per call of the server; Lua can't unpack many more
 
@@ -70,7 +72,7 @@ local function in_chunks(list, use)
 end
 
 -- Whether this command also writes the version of the layout: there are no tables yet, or older ones. Everything in
--- layout 1 is the same in layout 2.
+-- layouts 1 and 2 is the same in layout 3.
 local function check_layout()
   local version = ask('HGET', META, 'version')
   if version and not string.find(version, '^[1-9]%d*$') then corrupt("'version' must be a whole number") end
@@ -104,7 +106,7 @@ local function stamp(instant)
 end
 
 -- The prefix of all texts of one kind about one thing.
-local prefixes = { r = {}, w = {}, s = {}, l = {}, i = {}, c = {}, h = {}, [''] = {} }
+local prefixes = { r = {}, w = {}, s = {}, l = {}, i = {}, c = {}, h = {}, x = {}, [''] = {} }
 local function prefix(letter, name)
   local known = prefixes[letter]
   local text = known[name]
@@ -197,10 +199,11 @@ end
 -- --- tasks -----------------------------------------------------------------------------------------
 
 -- Spread (two bytes of the id's MD5, see `rest`), flags, version, place, claims, attempt, at, created, modified,
--- until, dedupe_for, the lengths of queue, key, session, error and dedupe key. Then these texts, then the value.
+-- until, dedupe_for, the lengths of queue, key, session, error and dedupe key. Then these texts; with the flag EXTRA, 1
+-- if it is cancelled, and the length and text of its progress; then the value.
 local HEAD, SIZE = '>I2BI4I4I4I4i8i8i8i8i8I2I2I2I4I2', 71
-local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE = 1, 2, 4, 8, 16, 32, 64
-local FLAGS = 127  -- AHEAD: it is claimed, and has not begun; in layout 1, each claim was an attempt
+local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE, EXTRA = 1, 2, 4, 8, 16, 32, 64, 128
+local FLAGS = 255  -- AHEAD: it is claimed, and has not begun; in layout 1, each claim was an attempt
 
 local function decoded(id, text)
   if #text < SIZE then corrupt('a task is too short') end
@@ -210,21 +213,29 @@ local function decoded(id, text)
   local to_session = to_key + key
   local to_err = to_session + session
   local to_dedupe = to_err + err
-  local to_json = to_dedupe + dedupe
-  if flags > FLAGS or to_json > #text + 1 then corrupt('a task is broken') end
+  local to_extra = to_dedupe + dedupe
+  local to_json = to_extra
   local band = bit.band
+  local cancelled, progress = 0, ''
+  if band(flags, EXTRA) > 0 then
+    if to_extra + 4 > #text then corrupt('a task is too short') end
+    local mark, size, start = unpacked('>BI4', text, to_extra)
+    cancelled, to_json, progress = mark, start + size, sub(text, start, start + size - 1)
+  end
+  if to_json > #text + 1 then corrupt('a task is broken') end
   return {
     id = id, spread = spread, version = version, place = place, claims = claims, attempt = attempt, at = at,
     created = created, modified = modified, dedupe_for = dedupe_for,
     waiting = band(flags, WAITING) > 0,
     begun = band(flags, SESSION + AHEAD) == SESSION,
     alone = band(flags, ALONE) > 0,
+    cancelled = cancelled == 1, progress = progress,
     ends = band(flags, UNTIL) > 0 and ends or nil,
     queue = sub(text, from, to_key - 1),
     key = band(flags, KEY) > 0 and sub(text, to_key, to_session - 1) or nil,
     session = band(flags, SESSION) > 0 and sub(text, to_session, to_err - 1) or nil,
     err = sub(text, to_err, to_dedupe - 1),
-    dedupe = band(flags, DEDUPE) > 0 and sub(text, to_dedupe, to_json - 1) or nil,
+    dedupe = band(flags, DEDUPE) > 0 and sub(text, to_dedupe, to_extra - 1) or nil,
     json = sub(text, to_json),
   }
 end
@@ -244,10 +255,15 @@ local function encoded(row)
     + (ends and UNTIL or 0) + (dedupe and DEDUPE or 0)
     + (session and not row.begun and AHEAD or 0) + (row.alone and ALONE or 0)
   key, session, dedupe = key or '', session or '', dedupe or ''
+  local extra = ''
+  if row.cancelled or row.progress ~= '' then
+    flags = flags + EXTRA
+    extra = pack('>BI4', row.cancelled and 1 or 0, #row.progress) .. row.progress
+  end
   return pack(
     HEAD, row.spread, flags, row.version, row.place, row.claims, row.attempt, row.at, row.created, row.modified,
     ends or 0, row.dedupe_for, #row.queue, #key, #session, #row.err, #dedupe
-  ) .. row.queue .. key .. session .. row.err .. dedupe .. row.json
+  ) .. row.queue .. key .. session .. row.err .. dedupe .. extra .. row.json
 end
 
 local texts = {}     -- id -> a task as it is stored; false: there is none; nil: it was not read
@@ -322,6 +338,7 @@ local function each_text(row, use, by)
       local start = prefix('l', row.queue)
       use(start, start .. stamp(row.ends) .. row.id)
     end
+    if row.cancelled then use(prefix('x', row.session), prefix('x', row.session) .. row.id) end
   end
   if row.key then
     local start = line_of(row.queue, row.key)

@@ -50,7 +50,7 @@ local function claim_plain(id, member, queue, session, ends, begins)
   local spread, flags, version, place, claims, attempt, at, created, _, _, dedupe_for,
     queue_size, key, session_size, err, dedupe = unpacked(HEAD, text)
   local from = SIZE + queue_size + key + 1
-  if bit.band(flags, SESSION + UNTIL + AHEAD) > 0 or session_size > 0 or flags > FLAGS or from + err + dedupe > #text + 1
+  if bit.band(flags, SESSION + UNTIL + AHEAD) > 0 or session_size > 0 or from + err + dedupe > #text + 1
     or version >= MAX_INTEGER or claims >= MAX_INTEGER or attempt >= MAX_INTEGER
     or member ~= prefix('r', queue) .. stamp(at) .. id or sub(text, SIZE + 1, SIZE + queue_size) ~= queue then
     return false
@@ -233,6 +233,10 @@ local function settle(parts, session)
     local row = not done and row_of(part.id)
     if done then
       -- and there is no more to do
+    elseif row and row.cancelled and row.session == session and not part.k then
+      -- It ends the work on a cancelled task, whatever else it says of the task.
+      if not part.x or row.version ~= part.version then lost[#lost + 1] = part.id end
+      remove(row, true)
     elseif not row or row.version ~= part.version or row.session ~= session then
       lost[#lost + 1] = part.id
     elseif part.x then

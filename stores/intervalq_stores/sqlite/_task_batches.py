@@ -25,7 +25,8 @@ _CHOSEN: Final = "rowid IN (SELECT value FROM json_each(?))"
 # temporary table.
 _READ: Final = (
     "SELECT rowid, id, version, queue, at, json, created, claims = 0 AND attempt = 0 AND error = '' "
-    "AND dedupe_for = 0 AND alone = 0 AND key IS NULL AND dedupe IS NULL FROM intervalq_tasks WHERE "
+    "AND progress = '' AND dedupe_for = 0 AND alone = 0 AND key IS NULL AND dedupe IS NULL "
+    "FROM intervalq_tasks WHERE "
 )
 _CLAIM: Final = (
     "UPDATE intervalq_tasks SET version = version + 1, session = ?, until = ?, claims = claims + 1, "  # noqa: S608
@@ -105,7 +106,10 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
 def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> tuple[Row, ...]:
     """The rows that were claimed now."""
     begun, until = command.begins > 0, None if command.lease is None else now + command.lease
-    middle, end = (None, 0, False, command.session, until, 1, int(begun), ""), (now, None, 0, begun, False)
+    middle, end = (
+        (None, 0, False, command.session, until, 1, int(begun), ""),
+        (now, None, 0, begun, False, False, ""),
+    )
     rows = [
         tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end))
         for _, id_, version, queue, at, json_text, created, _ in found

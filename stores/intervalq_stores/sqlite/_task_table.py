@@ -91,8 +91,10 @@ _SET_BACK: Final = (
 
 def row_of(values: Sequence[Any]) -> Row:
     """A row from its columns; they are checked, because SQLite accepts any value in any column."""
-    flags = values[7] == 1, *values[8:17], values[17] == 1, values[18] == 1
-    return sound(tuple.__new__(Row, (*values[:7], *flags)))  # twice as fast as Row(...)
+    flags = values[17] == 1, values[18] == 1, values[19] == 1, values[20]
+    return sound(
+        tuple.__new__(Row, (*values[:7], values[7] == 1, *values[8:17], *flags))
+    )  # twice as fast as Row(...)
 
 
 class SQLiteTable:

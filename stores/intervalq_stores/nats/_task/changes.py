@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Final
 
 import anyio
 
@@ -25,6 +26,9 @@ from intervalq_stores.nats._task.message import (
 from intervalq_stores.nats._task.revoked import revoking
 from intervalq_stores.nats._task.settle import TRIES, Found, change_of
 from intervalq_stores.nats._task.stream import Stream
+
+_CANCELLED: Final = 100
+"""How many tasks to cancel in one step."""
 
 
 async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modified:
@@ -48,6 +52,8 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
                 stream, command, found, known, existing, connection=connection, look=attempt > 0
             )
         except Conflict:
+            if claims is not None:
+                await claims.holdings.heed()
             await _look(stream, command, known, existing)
             await anyio.sleep(random.uniform(0, 0.001 * attempt))  # noqa: S311 - no secret
             continue
@@ -56,6 +62,31 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
                 claims.holdings.drop(id_)
         return done
     raise TransactionConflict(stream.server.url, "others changed the same tasks at each try: try again")
+
+
+async def cancel(stream: Stream, ids: Sequence[str]) -> tuple[str, ...]:
+    """Remove tasks with these ids, whoever has claimed them; returns the ids of those that existed.
+
+    Claimants hear of that by revocations.
+    """
+    removed: set[str] = set()
+    for number in range(0, len(ids), _CANCELLED):
+        left: Sequence[str] = ids[number : number + _CANCELLED]
+        for _ in range(TRIES):
+            rows = await stream.with_ids(left)
+            several = {row.id: row for row in rows}  # one at a time, if several queues have the id
+            if not several:
+                break
+            deletes = tuple(Delete(row.id, row.version) for row in several.values())
+            try:
+                await modify(stream, None, Modify(deletes=deletes))
+            except DependencyError:  # some were settled or changed meanwhile: look again
+                continue
+            removed.update(several)
+            left = [row.id for row in rows if several[row.id] is not row]
+        else:
+            raise TransactionConflict(stream.server.url, "others changed the tasks at each try: try again")
+    return tuple(id_ for id_ in ids if id_ in removed)
 
 
 async def _once(

@@ -141,9 +141,16 @@ class Holdings:
             row = held.unclaimed()._replace(at=held.row.modified)
             part = again(lost(row, there, begun=True), held.subject, held.sequence, there)
             await self.give_back([held], [part])
+        await self.heed()
         return await self.renew(
             [held for held in self.deliveries.values() if held.deadline - now < held.wait * RENEW]
         )
+
+    async def heed(self) -> None:
+        """Give up the claims that others have ended, as far as that was heard."""
+        heard = [held for held in self.deliveries.values() if self._revocations.is_heard(held)]
+        for held in await self._revocations.of(heard):
+            self._lose(held)
 
     async def renew(self, some: Sequence[Held]) -> bool:
         """Tell the server that the work goes on; returns whether that was in time."""

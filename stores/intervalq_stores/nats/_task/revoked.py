@@ -122,8 +122,11 @@ class Revocations:
     def is_safe(self, held: Held) -> bool:
         """Whether a revocation would have been received; not every received one was stored in the end."""
         heard = self._since is not None and held.connection is self._connection and held.since >= self._since
-        known = held.sequence in self._heard or held.sequence in self._deleted
-        return heard and held.connection.is_open and not known
+        return heard and held.connection.is_open and not self.is_heard(held)
+
+    def is_heard(self, held: Held) -> bool:
+        """Whether a revocation of a claim, or a request to remove its message, was received."""
+        return held.sequence in self._heard or held.sequence in self._deleted
 
     def is_removed(self, held: Held, since: int) -> bool:
         """Whether a request that may have removed its message was received after `since`, on `stopwatch`."""

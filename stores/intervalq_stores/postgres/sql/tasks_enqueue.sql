@@ -24,7 +24,7 @@ begin
         raise exception 'ids that begin with plain- are those of plain tasks: give another one' using errcode = 'IQ010';
     end if;
     for l in
-        select m.* from intervalq.modify(jsonb_build_object(
+        select m.* from intervalq.modify(null, jsonb_build_object(
             'session', '', 'force', false, 'changes', '[]'::jsonb, 'deletes', '[]'::jsonb, 'depends', '[]'::jsonb,
             'inserts', jsonb_build_array(jsonb_build_array(
                 uuid, case when uuid::text <> enqueue.id then enqueue.id end, queue, value::text, key,
@@ -33,7 +33,7 @@ begin
                 case when dedupe_key is null then 0 else (extract(epoch from dedupe_for) * 1000000)::bigint end,
                 inbox, replace
             ))
-        ), null) as m
+        )) as m
     loop
         if l.kind = 'D' then
             raise exception 'task % exists already', enqueue.id using errcode = 'IQ010';

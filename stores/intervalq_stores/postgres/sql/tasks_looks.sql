@@ -37,7 +37,7 @@ $$;
 
 -- intervalq.tasks_of: `rules.Select`; ids are UUIDs. Plain tasks, which have no times, come last.
 create or replace function intervalq.tasks_of(
-    q text, ids uuid[], who text, most bigint, with_values boolean
+    with_values boolean, q text, ids uuid[], who text, most bigint
 ) returns setof intervalq.line
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -50,7 +50,8 @@ begin
         return query
             select 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
                 case when with_values then t.json else 'null' end, t.key, t.place, t.waiting, s.id, t.until,
-                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
+                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone,
+                t.cancelled, t.progress
             from unnest(ids) with ordinality as u (id, o)
             join (
                 select x.* from intervalq.tasks x where x.id = any (ids)
@@ -65,7 +66,8 @@ begin
         return query execute
             'select ''t'', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
                 case when $4 then t.json else ''null'' end, t.key, t.place, t.waiting, s.id, t.until,
-                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
+                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone,
+                t.cancelled, t.progress
             from intervalq.tasks t left join intervalq.sessions s on s.number = t.session where true'
             || case
                 when who is not null then

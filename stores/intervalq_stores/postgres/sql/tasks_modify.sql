@@ -51,7 +51,7 @@ $$;
 -- Returns lines: i, an inserted task; c, a changed one; e, an insert that was left out, with its number as place and
 -- the id of the existing task as key; or a single line: D, a DependencyError, with the UUIDs as json; F, InboxFull,
 -- with queue, key, and the limit as place.
-create or replace function intervalq.modify(command jsonb, now bigint) returns setof intervalq.line
+create or replace function intervalq.modify(now bigint, command jsonb) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '4s'

@@ -46,6 +46,8 @@ begin
     t.place := 0;
     t.waiting := false;
     t.alone := false;
+    t.cancelled := false;
+    t.progress := '';
     t.error := '';
     return t;
 end

@@ -127,9 +127,10 @@ begin
     t.ready := case when t.waiting then null when t.session is null then t.at else t.until end;
     insert into intervalq.tasks
         (id, ready, at, created, modified, until, dedupe_for, version, claims, attempt, place, session, waiting,
-        queue, json, error, own, key, dedupe, begun, alone)
+        queue, json, error, own, key, dedupe, begun, alone, cancelled, progress)
     values (t.id, t.ready, t.at, t.created, t.modified, t.until, t.dedupe_for, t.version, t.claims, t.attempt,
-        t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe, t.begun, t.alone)
+        t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe, t.begun, t.alone,
+        t.cancelled, t.progress)
     on conflict do nothing;
     if not found then
         raise exception 'task % was inserted at the same moment', coalesce(t.own, t.id::text)
@@ -167,6 +168,8 @@ begin
     t.waiting := false;
     t.begun := false;
     t.alone := false;
+    t.cancelled := false;
+    t.progress := '';
     t.created := now;
     t.modified := now;
     if t.dedupe is not null then
@@ -193,7 +196,7 @@ $$;
 
 
 -- intervalq._change: `rules._change`. Returns the task, and the queues in which another one became ready.
---   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease]
+--   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease, progress]
 create or replace function intervalq._change(
     inout t intervalq.tasks, p jsonb, now bigint, out fed text
 )
@@ -224,7 +227,9 @@ begin
         t.session := null;
         t.alone := t.alone and not t.begun;
         t.begun := false;
+        t.cancelled := false;
     end if;
+    t.progress := coalesce(p ->> 10, t.progress);
     t.until := case when keep then now + lease end;
     t.modified := now;
     if t.dedupe is not null and t.queue <> before then
@@ -244,7 +249,8 @@ begin
     update intervalq.tasks x set
         version = t.version, queue = t.queue, json = t.json, at = t.at, attempt = t.attempt, error = t.error,
         session = t.session, until = t.until, modified = t.modified, dedupe = t.dedupe,
-        dedupe_for = t.dedupe_for, ready = t.ready, begun = t.begun, alone = t.alone
+        dedupe_for = t.dedupe_for, ready = t.ready, begun = t.begun, alone = t.alone,
+        cancelled = t.cancelled, progress = t.progress
     where x.id = t.id;
 end
 $$;

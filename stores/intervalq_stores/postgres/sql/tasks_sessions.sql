@@ -32,6 +32,28 @@ as $$
 $$;
 
 
+-- intervalq._drop_cancelled: remove the cancelled tasks of a session that has ended; returns the queues of tasks that
+-- became ready. What others have locked at this moment is left to a later heartbeat.
+create or replace function intervalq._drop_cancelled(s intervalq.sessions, now bigint) returns text[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    t intervalq.tasks;
+    woken text[] := '{}';
+begin
+    for t in
+        select x.* from intervalq.tasks x where x.session = s.number and x.cancelled order by x.id
+        for update skip locked
+    loop
+        continue when t.key is not null and not pg_try_advisory_xact_lock(intervalq._lock('k', t.queue, t.key));
+        woken := woken || intervalq._remove(t, now, true);
+    end loop;
+    return array_remove(woken, null);
+end
+$$;
+
+
 -- intervalq._free: free the claims of a session that was lost, or that ended cleanly. Rows that are locked at this
 -- moment are skipped, and freed by a later heartbeat.
 create or replace function intervalq._free(s intervalq.sessions, now bigint) returns void
@@ -40,6 +62,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     why constant text := case when s.lapsed then s.host || ':' || s.pid || ' was lost' else '' end;
+    dropped constant text[] := intervalq._drop_cancelled(s, now);
     queues text[];
     r intervalq.ranges;
 begin
@@ -47,7 +70,7 @@ begin
         select t.ctid as spot, case
             when s.lapsed then now + intervalq._rest(t)
             when t.at > now then t.at - intervalq._lag(t.modified, now) else t.at
-        end as at from intervalq.tasks t where t.session = s.number for update skip locked
+        end as at from intervalq.tasks t where t.session = s.number and not t.cancelled for update skip locked
     ), freed as (
         update intervalq.tasks t set
             version = t.version + 1, session = null, until = null, modified = now,
@@ -70,7 +93,8 @@ begin
         queues := queues || r.queue;
     end loop;
     delete from intervalq.idle i where i.session = s.number;
-    if queues is not null then
+    queues := dropped || queues;
+    if queues <> '{}' then
         perform intervalq._wake(queues);
     end if;
 end
@@ -188,7 +212,8 @@ $$;
 
 
 -- intervalq.beat: `rules.Beat`. Returns an array: whether the session is alive, how many claims it holds, which
--- sessions had lapsed, and the result of `guarded` if the clock is the server's, which saves a transaction.
+-- sessions had lapsed, the result of `guarded` if the clock is the server's, which saves a transaction, and the ids and
+-- versions of claims that were cancelled.
 create or replace function intervalq.beat(who text, now bigint) returns jsonb
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -230,7 +255,10 @@ begin
 
     select (select count(*) from intervalq.tasks t where t.session = me)
         + (select coalesce(sum(r.size), 0) from intervalq.ranges r where r.session = me) into held;
-    return jsonb_build_array(me is not null, held, lapsed, watched);
+    return jsonb_build_array(me is not null, held, lapsed, watched, (
+        select coalesce(jsonb_agg(jsonb_build_array(coalesce(t.own, t.id::text), t.version) order by t.id), '[]')
+        from intervalq.tasks t where t.session = me and t.cancelled
+    ));
 end
 $$;
 

@@ -14,6 +14,7 @@ declare
     p jsonb;
     t intervalq.tasks;
     after record;
+    keeps boolean;
 begin
     lost := '{}';
     woken := '{}';
@@ -25,12 +26,18 @@ begin
     where r.key is not null and r.session = me and w.queue is not null;
     perform intervalq._lock_lines(locks);
     for p in select e from jsonb_array_elements(parts) as e loop
-        select r.* into t from intervalq.tasks r
-        where r.id = (p ->> 0)::uuid and r.version = (p ->> 1)::bigint and r.session = me for update;
-        if not found then
+        select r.* into t from intervalq.tasks r where r.id = (p ->> 0)::uuid and r.session = me for update;
+        keeps := coalesce((p ->> 8)::boolean, false);
+        if not found or (t.version <> (p ->> 1)::bigint and (keeps or not t.cancelled)) then
             lost := lost || (p ->> 0)::uuid;
         elsif t.key is not null and intervalq._lock('k', t.queue, t.key) <> all (locks) then
             raise exception 'a task was moved at the same moment' using errcode = '40001';
+        elsif t.cancelled and not keeps then
+            -- It ends the work on a cancelled task, whatever else it says of the task.
+            if jsonb_array_length(p) > 2 or t.version <> (p ->> 1)::bigint then
+                lost := lost || t.id;
+            end if;
+            woken := woken || intervalq._remove(t, now, true);
         elsif jsonb_array_length(p) = 2 then
             woken := woken || intervalq._remove(t, now, true);
         else

@@ -46,6 +46,20 @@ begin
         alter table intervalq.heads add column moved boolean not null default true;
         alter table intervalq.idle add column wanted integer, add column lease bigint;
     end if;
+    if found <= 2 then
+        -- The order of their parameters has changed, because their lines have: older clients don't find them any more.
+        drop function if exists intervalq.modify(jsonb, bigint),
+            intervalq.tasks_of(text, uuid[], text, bigint, boolean),
+            intervalq.work(
+                text, uuid[], integer[], jsonb, jsonb, text[], integer, bigint, bigint, boolean, bigint[], uuid[],
+                integer, uuid[], bigint
+            );
+        alter table intervalq.tasks add column cancelled boolean not null default false,
+            add column progress text not null default '';
+    end if;
+    if found = 2 then
+        alter type intervalq.line add attribute cancelled boolean, add attribute progress text;
+    end if;
 end
 $$;
 
@@ -104,7 +118,9 @@ create table if not exists intervalq.tasks (
     key text collate "C",
     dedupe text collate "C",
     begun boolean not null default false,
-    alone boolean not null default false
+    alone boolean not null default false,
+    cancelled boolean not null default false,
+    progress text not null default ''
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 create index if not exists tasks_ready on intervalq.tasks (queue, ready, id) where ready is not null;
@@ -122,6 +138,9 @@ create unique index if not exists tasks_first on intervalq.tasks (queue, key)
 create index if not exists tasks_waiting on intervalq.tasks (queue, at, id) where waiting;
 create index if not exists tasks_again on intervalq.tasks (queue, claims)
     where claims > 1 or claims > 0 and session is null;
+
+-- Claims that were cancelled: there are few.
+create index if not exists tasks_cancelled on intervalq.tasks (session) where cancelled;
 
 create table if not exists intervalq.marks (
     queue text collate "C",
@@ -222,7 +241,8 @@ begin
         create type intervalq.line as (
             kind text, id text, version integer, queue text, at bigint, json text, key text, place integer,
             waiting boolean, session text, until bigint, claims integer, attempt integer, error text,
-            created bigint, modified bigint, dedupe text, dedupe_for bigint, begun boolean, alone boolean
+            created bigint, modified bigint, dedupe text, dedupe_for bigint, begun boolean, alone boolean,
+            cancelled boolean, progress text
         );
     end if;
 end

@@ -76,7 +76,7 @@ begin
         from picked p where t.ctid = p.spot
         returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
             t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-            t.dedupe, t.dedupe_for, t.begun, t.alone;
+            t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress;
         get diagnostics n = row_count;
         left_over := left_over - n;
         -- Then those before: tasks that came back, or were skipped.
@@ -224,7 +224,7 @@ $$;
 -- gone, or 1 if json has what was lost.
 create or replace function intervalq.work(
     who text, ids uuid[], versions integer[], parts jsonb, finished jsonb, queues text[], wanted integer,
-    lease bigint, most bigint, idle boolean, sinces bigint[], since_ids uuid[], begins integer, begun uuid[],
+    lease bigint, most bigint, idle boolean, begins integer, begun uuid[], sinces bigint[], since_ids uuid[],
     now bigint
 ) returns setof intervalq.line
 language plpgsql volatile

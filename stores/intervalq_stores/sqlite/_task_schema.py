@@ -1,4 +1,4 @@
-"""The tables of tasks in SQLite, and the steps that bring those of an older version up to date."""
+"""The tables of tasks in SQLite: their present layout, and the steps from older ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ SCHEMA: Final = (
     json TEXT NOT NULL, key TEXT, place INTEGER NOT NULL, waiting INTEGER NOT NULL, session TEXT,
     until INTEGER, claims INTEGER NOT NULL, attempt INTEGER NOT NULL, error TEXT NOT NULL,
     created INTEGER NOT NULL, modified INTEGER NOT NULL, dedupe TEXT, dedupe_for INTEGER NOT NULL,
-    ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0)""",
+    ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '')""",
     # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
     "CREATE INDEX intervalq_tasks_ready ON intervalq_tasks (queue, ready) WHERE ready IS NOT NULL",
     "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
@@ -60,6 +61,10 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         *_FOR_LOOKS,
         *_CLOCK,
     ),
-    2: _LOCKS,
+    2: (
+        "ALTER TABLE intervalq_tasks ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE intervalq_tasks ADD COLUMN progress TEXT NOT NULL DEFAULT ''",
+        *_LOCKS,
+    ),
 }
 """The statements that upgrade tables of each older layout to the next one."""

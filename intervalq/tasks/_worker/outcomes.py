@@ -1,0 +1,117 @@
+"""What becomes of a claimed task by how its function ended; and how often each of that happened."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import Counter
+from dataclasses import replace
+from typing import Any, Final
+
+from intervalq._timing.backoff import backoff
+from intervalq.errors import ClaimLost, DependencyError, plain
+from intervalq.tasks._claim.task import Claim, snoozed, unused
+from intervalq.tasks._session.batcher import Batcher
+from intervalq.tasks._session.settlement import Settle
+from intervalq.tasks._worker.job import Job, changes_of
+from intervalq.tasks._worker.policy import Snooze
+
+log: Final = logging.getLogger("intervalq")
+
+_MAX_PAUSES: Final = 6
+"""How many times the pause doubles before a task is repeated whose changes could not be made."""
+
+
+class Outcomes:
+    """Settles the claims of one function when it has ended."""
+
+    def __init__(self, job: Job, batcher: Batcher) -> None:
+        self.counts: Counter[str] = Counter()
+        """How many tasks were `done`, `failed`, `dead`, `given back`, `snoozed`, `cancelled` or `lost`."""
+        self._job = job
+        self._batcher = batcher
+
+    def is_dead(self, claim: Claim) -> bool:
+        """Whether the attempts of a task are used up; then it goes to the dead-letter queue."""
+        too_often = self._job.policy.exhausted(claim)
+        if too_often is None:
+            return False
+        self.counts["dead"] += 1
+        log.error(
+            "task %s of queue %r is dead: %s", plain(claim.id), claim.queue, plain(too_often.error or "")
+        )
+        self._batcher.settle(Settle(claim, too_often))
+        return True
+
+    async def returned(self, claim: Claim, result: Any) -> None:  # noqa: ANN401 - checked by `changes_of`
+        """Settle a claim by its function's result.
+
+        If the changes conflict with those of others, the attempt hasn't failed, however often that happens.
+        """
+        if not claim.open:
+            if self._is_cancelled(claim):
+                return
+            if result is not None:
+                log.error(
+                    "task %s was settled before its function returned changes: they are lost", plain(claim.id)
+                )
+            self.counts["done"] += 1
+            return
+        try:
+            await claim.ack(*changes_of(result))
+        except DependencyError as error:
+            instead = None
+            if self._job.on_dependency is not None:
+                instead = self._job.on_dependency(claim, error)
+                instead = await instead if inspect.isawaitable(instead) else instead
+            if instead is None:
+                log.info("task %s of queue %r will be repeated: %s", plain(claim.id), claim.queue, error)
+                pause = backoff(min(claim._row.claims, _MAX_PAUSES), self._job.policy.backoff)
+                self.unused(claim, round(pause * 1e6))
+                return
+            await claim.ack(*changes_of(instead))
+        self.counts["done"] += 1
+
+    def ended(self, claim: Claim) -> None:
+        """Note that a function has ended, while some of the session's tasks are cancelled."""
+        if self._is_cancelled(claim):
+            self.counts["cancelled"] += 1
+            log.info("task %s of queue %r was cancelled", plain(claim.id), claim.queue)
+            self._batcher.cancelled.ended(claim)
+
+    def _is_cancelled(self, claim: Claim) -> bool:
+        return self._batcher.cancelled.has(claim)
+
+    def lost(self, claim: Claim, error: ClaimLost) -> None:
+        """Note that a function was told that its claim is lost."""
+        if not self._is_cancelled(claim):
+            self.counts["lost"] += 1
+            log.warning("%s", error)
+
+    def unused(self, claim: Claim, delay: int | None = None) -> None:
+        """Give a task back, which counts no attempt; after `delay` microseconds it can be claimed again."""
+        if not claim.open:
+            self.counts["lost"] += not self._is_cancelled(claim)
+            return
+        self.counts["given back"] += 1
+        self._batcher.settle(Settle(claim, replace(unused(claim._row), delay=delay)))
+
+    def failed(self, claim: Claim, error: BaseException) -> None:
+        """Settle a claim whose function raised: it is tried again, snoozed or dead."""
+        if self._is_cancelled(claim):
+            return
+        if isinstance(error, Snooze):
+            self.counts["snoozed"] += 1
+            if claim.open:
+                self._batcher.settle(Settle(claim, snoozed(claim._row, error.delay)))
+            return
+        change = self._job.policy.failed(claim, error)
+        reason = plain(change.error or "")
+        if change.queue is not None and change.queue != claim.queue:
+            self.counts["dead"] += 1
+            log.error("task %s of queue %r is dead: %s", plain(claim.id), claim.queue, reason)
+        else:
+            self.counts["failed"] += 1
+            log.warning("task %s of queue %r failed: %s", plain(claim.id), claim.queue, reason)
+        if claim.open:
+            self._batcher.settle(Settle(claim, change))

@@ -1,0 +1,224 @@
+"""Part of the suite of task stores: tasks that are snoozed, cancelled, or reported on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anyio.from_thread import BlockingPortal
+
+from intervalq.errors import DependencyError
+from intervalq.tasks._claim.task import snoozed
+from intervalq.tasks.rules import (
+    SECOND,
+    Beat,
+    Begin,
+    Cancel,
+    Change,
+    Delete,
+    End,
+    Modify,
+    Select,
+    Session,
+    Work,
+)
+from intervalq.tasks.store import TaskStore
+from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, put, refused
+
+
+class OperatingTests(TaskSuiteBase):
+    """One handle, sequential commands, on the store's own clock."""
+
+    marks_cancelled: bool = True
+    """A cancelled task that is claimed stays until its session has ended the work on it. False: it is
+    removed at once, and its session gets to know that as it can."""
+
+    def test_a_snoozed_task_comes_back_after_its_time_as_if_it_had_not_been_tried(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """The attempt and the last error are those from before; also if the store knew that it had begun."""
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, *(insert(queue, n, attempt=3, error="no") for n in range(2)))
+            rows = await claim(store, session, queue, limit=2)
+            assert [row.attempt for row in rows] == [4, 4]
+            parts = snoozed(rows[0], 3600 * SECOND), snoozed(rows[1], 0)
+            assert (await store.apply(Work(session, parts))).lost == ()
+            first, second = await store.apply(Select(ids=(rows[0].id, rows[1].id)))
+            for row in (first, second):
+                assert (row.session, row.attempt, row.error, row.begun) == (None, 3, "no", False)
+            assert first.at >= rows[0].modified + 3600 * SECOND
+            assert [row.id for row in await claim(store, session, queue, limit=2)] == [second.id]
+
+        portal.call(scenario)
+
+    def test_a_report_on_the_work_stays_with_the_task(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """It comes with a renewal; whatever ends the claim keeps it, and so the next claim gets it."""
+        if not self.counts_versions:  # a claim is a delivery of the server
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            said = '{"p":0.5,"n":"\u00fc ok","c":"[1]"}'
+            await put(store, insert(queue, key="k"), insert(queue, key="k"))
+            (row,) = await claim(store, session, queue)
+            assert row.progress == ""
+            for version, text in ((1, "{}"), (2, said)):
+                renewal = Change(row.id, row.version + version - 1, keep=True, progress=text)
+                assert (await store.apply(Work(session, (renewal,)))).lost == ()
+                (seen,) = await store.apply(Select(ids=(row.id,)))
+                assert (seen.session, seen.version, seen.progress) == (session, row.version + version, text)
+            for part in (Change(row.id, seen.version, delay=0, attempt=1), None):
+                if part is None:
+                    await store.apply(End(session))
+                    session = await names.begun(store)
+                else:
+                    await store.apply(Work(session, (part,)))
+                (again,) = await claim(store, session, queue)
+                assert (again.id, again.progress) == (row.id, said)
+            dead = Change(row.id, again.version, queue=names.queue(), error="no")
+            await store.apply(Work(session, (dead,)))
+            (moved,) = await store.apply(Select(ids=(row.id,)))
+            assert moved.progress == said
+            cleared = Change(row.id, moved.version, progress="")
+            (after,) = (await store.apply(Modify(changes=(cleared,)))).changed
+            assert after.progress == ""
+
+        portal.call(scenario)
+
+    def test_a_cancelled_task_that_nobody_has_claimed_is_gone(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Ready, for later, or behind another of its key, whose line closes up; an unknown id is no error."""
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            line = [insert(queue, n, key="k") for n in range(3)]
+            ready, later = insert(queue), insert(queue, delay=3600 * SECOND)
+            await put(store, *line, ready, later)
+            ids = ready.id, later.id, line[0].id, line[1].id
+            cancelled = await store.apply(Cancel((*ids, names.fresh())))
+            assert sorted(cancelled.removed) == sorted(ids)
+            assert cancelled.stopping == ()
+            assert [row.id for row in await store.apply(Select(queue=queue))] == [line[2].id]
+            assert [row.id for row in await claim(store, session, queue, limit=9)] == [line[2].id]
+
+        portal.call(scenario)
+
+    def test_a_cancelled_task_is_never_committed(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Whatever its session still tries to do with it is lost; others find it gone."""
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, *(insert(queue, n) for n in range(4)))
+            rows = await claim(store, session, queue, limit=4)
+            cancelled = await store.apply(Cancel(tuple(row.id for row in rows)))
+            if self.marks_cancelled:
+                assert sorted(cancelled.stopping) == sorted(row.id for row in rows)
+            a, b, c, d = rows
+            renewal = Change(b.id, b.version, keep=True)
+            assert (await store.apply(Work(session, (renewal,)))).lost == (b.id,)
+            parts = (
+                Delete(a.id, a.version),
+                Change(b.id, b.version, delay=0),
+                Change(c.id, c.version, queue=queue),
+            )
+            assert sorted((await store.apply(Work(session, parts))).lost) == sorted((a.id, b.id, c.id))
+            after = insert(queue, "after")
+            with_it = Modify(session, inserts=(after,), deletes=(Delete(d.id, d.version),))
+            await refused(store, with_it, DependencyError)
+            assert {row.id for row in await store.apply(Select(queue=queue))} <= {d.id}
+            await store.apply(End(session))
+            assert await store.apply(Select(queue=queue)) == ()
+
+        portal.call(scenario)
+
+    def test_a_running_task_keeps_its_key_until_its_session_has_ended_it(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Its heartbeat tells what to settle; that is no loss. Then the next of the key can be claimed."""
+        if not self.marks_cancelled:
+            return
+
+        async def scenario() -> None:
+            queue, session, other = names.queue(), await names.begun(store), await names.begun(store)
+            first, second = insert(queue, key="k"), insert(queue, key="k")
+            await put(store, first, second)
+            (row,) = await claim(store, session, queue)
+            for _ in range(2):
+                assert (await store.apply(Cancel((row.id,)))).stopping == (row.id,)
+                assert (await store.apply(Beat(session))).cancelled == (Delete(row.id, row.version + 1),)
+            assert (await store.apply(Beat(other))).cancelled == ()
+            (marked,) = await store.apply(Select(ids=(row.id,)))
+            assert marked == row._replace(version=row.version + 1, cancelled=True, modified=marked.modified)
+            assert await claim(store, other, queue) == ()
+            assert (await store.apply(Work(session, (Delete(row.id, row.version + 1),)))).lost == ()
+            assert (await store.apply(Beat(session))).cancelled == ()
+            assert [row.id for row in await claim(store, other, queue)] == [second.id]
+
+        portal.call(scenario)
+
+    def test_a_worker_may_settle_a_task_and_end_the_work_on_it_at_once(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """It said that it was done just before it was told: only the first of both does anything."""
+        if not self.marks_cancelled:
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, *(insert(queue, n, key=f"{n % 2}") for n in range(4)))
+            rows = await claim(store, session, queue, limit=2)
+            await store.apply(Cancel(tuple(row.id for row in rows)))
+            said = [Delete(row.id, row.version) for row in rows]
+            over = [Delete(row.id, row.version + 1) for row in rows]
+            worked = await store.apply(Work(session, (said[0], over[0], over[1], said[1])))
+            assert set(worked.lost) == {row.id for row in rows}
+            assert len(await claim(store, session, queue, limit=9)) == 2
+
+        portal.call(scenario)
+
+    def test_a_cancelled_task_ends_with_its_session(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """If that lapses, or ends without having settled it, nobody gets it again."""
+
+        async def scenario() -> None:
+            queue, lapsing, ending = names.queue(), await names.begun(store), await names.begun(store)
+            await put(store, *(insert(queue, n, key=str(n % 2)) for n in range(4)))
+            for session in (lapsing, ending):
+                (row,) = await claim(store, session, queue)
+                await store.apply(Cancel((row.id,)))
+            await store.apply(End(ending))
+            assert len(await store.apply(Select(queue=queue))) == 4 - 1 - (not self.marks_cancelled)
+            await store.apply(Begin(Session(lapsing, expiry=1)))
+            if self.marks_cancelled:
+                other = await names.begun(store)
+                while lapsing not in (await store.apply(Beat(other))).lapsed:
+                    pass
+            left = await store.apply(Select(queue=queue))
+            assert [(row.session, row.waiting, row.cancelled) for row in left] == [(None, False, False)] * 2
+
+        portal.call(scenario)
+
+    def test_a_cancelled_claim_with_a_lease_is_gone_at_once(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Its claimant may be silent, so nobody waits for it."""
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, insert(queue))
+            work = Work(session, queues=(queue,), limit=1, lease=3600 * SECOND, begins=2)
+            (row,) = (await store.apply(work)).claimed
+            assert (await store.apply(Cancel((row.id,)))).removed == (row.id,)
+            assert await store.apply(Select(queue=queue)) == ()
+            assert (await store.apply(replace(work, settled=(Delete(row.id, row.version),)))).lost == (
+                row.id,
+            )
+
+        portal.call(scenario)

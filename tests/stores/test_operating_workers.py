@@ -1,0 +1,114 @@
+"""Running functions that are cancelled by another process, and reports that it sees, on every store."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import anyio
+import pytest
+
+from intervalq.errors import UnsupportedOperation
+from intervalq.tasks import Claim, Tasks
+
+STORES = ("sqlite", "redis", "valkey", "redis_cluster", "postgres", "pgbouncer", "nats")
+PATIENCE = 60
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/app.db"
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+async def test_running_functions_are_cancelled_and_their_reports_are_seen(url: str) -> None:
+    queue = f"suite-{secrets.token_hex(6)}"
+    began: list[str] = []
+    cancelled: list[str] = []
+    changed = anyio.Event()
+    async with Tasks(url, expiry=1) as tasks, Tasks(url) as operator:
+
+        @tasks.worker(queue, concurrency=3)
+        async def work(task: Claim) -> None:
+            began.append(task.id)
+            if not url.startswith("nats:"):
+                await task.in_progress(progress=0.5, note="half", checkpoint=[1])
+            else:
+                with pytest.raises(UnsupportedOperation):
+                    await task.in_progress(progress=0.5)
+            changed.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.append(task.id)
+                changed.set()
+
+        async def until(count: int, these: list[str]) -> None:
+            nonlocal changed
+            while len(these) < count:
+                await changed.wait()
+                changed = anyio.Event()
+
+        ids = [await operator.insert(queue, n, key=key) for n, key in enumerate((None, "k", "k"))]
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await until(2, began)
+                assert set(began) == set(ids[:2])
+                for task in await operator.tasks(ids=ids[:2]) if not url.startswith("nats:") else ():
+                    while task.checkpoint is None:  # it began, and its report is on its way
+                        (task,) = await operator.tasks(ids=[task.id])  # noqa: PLW2901
+                    assert (task.progress, task.note, task.checkpoint) == (0.5, "half", [1])
+                await operator.cancel(*ids[:2])
+                await until(2, cancelled)
+                assert set(cancelled) == set(ids[:2])
+                await until(3, began)
+                await operator.cancel(ids[2])
+                await until(3, cancelled)
+                await operator.wait_empty(queue)
+                group.cancel_scope.cancel()
+    assert cancelled[-1] == ids[2]
+
+
+async def test_functions_of_plain_tasks_are_cancelled_too(postgres_url: str) -> None:
+    """Each by itself, out of a range that goes on."""
+    queue = f"suite-{secrets.token_hex(6)}"
+    began: dict[int, str] = {}
+    ended: list[int] = []
+    go_on, all_began = anyio.Event(), anyio.Event()
+    async with Tasks(postgres_url, expiry=1) as tasks, Tasks(postgres_url) as operator:
+
+        @tasks.worker(queue, concurrency=6)
+        async def work(task: Claim) -> None:
+            began[task.value] = task.id
+            if len(began) == 6:
+                all_began.set()
+            try:
+                await go_on.wait()
+            except BaseException:
+                ended.append(task.value)
+                if len(ended) == 3:
+                    go_on.set()
+                raise
+
+        await operator.put(queue, range(6))
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(tasks.run)
+                await all_began.wait()
+                assert len((await operator.cancel(*[began[n] for n in (0, 2, 4)])).stopping) == 3
+                await go_on.wait()
+                await operator.wait_empty(queue)
+                group.cancel_scope.cancel()
+    assert sorted(ended) == [0, 2, 4]
+    assert {outcome: count for outcome, count in tasks._outcomes.items() if count} == {
+        "done": 3,
+        "cancelled": 3,
+    }
