@@ -15,7 +15,7 @@ import pytest
 
 from intervalq import errors
 from intervalq.tasks import Tasks
-from intervalq.tasks._session import stored_lock
+from intervalq.tasks._lock import stored_lock
 from intervalq.tasks._spec.locks import KEPT
 from intervalq.tasks.rules import SECOND, Acquire, Command, Release, apply
 from intervalq.tasks.sync import Tasks as BlockingTasks

@@ -16,7 +16,7 @@ from intervalq._timing.backends import current_loop, is_over
 from intervalq.errors import ForkedError, UnsupportedOperation, WrongLoop
 from intervalq.store import shown_url
 from intervalq.tasks._claim.values import Form
-from intervalq.tasks._session.lock import hold
+from intervalq.tasks._lock.hold import hold
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks.rules import Command
 from intervalq.tasks.store import TaskStore, Transactional, open_task_store

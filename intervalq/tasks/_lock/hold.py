@@ -12,7 +12,7 @@ import anyio
 from intervalq._timing.heartbeat import Heartbeat
 from intervalq.errors import LockLost, StoreError, StoreUnavailable
 from intervalq.store import stopwatch
-from intervalq.tasks._session.stored_lock import StoredLock
+from intervalq.tasks._lock.stored_lock import StoredLock
 from intervalq.tasks.store import Lock, Locking, TaskStore
 
 _BEATS: Final = 3
