@@ -172,7 +172,7 @@ end
 
 -- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is omitted if it is 1 and no units
 -- follow.
-local function go(state, slot, now, lease)
+local function grant(state, slot, now, lease)
   local ticket, at = slot[1], slot[2]
   if slot[3] then at = at + (slot[3] - 1) * state.interval end
   if at > FOREVER then at = FOREVER end
@@ -286,7 +286,7 @@ local function use(state, command, answer, now)
       kept[slot[1]] = true
       if held or not state.held_since then
         answer.granted[#answer.granted + 1] = slot[1]
-        go(state, slot, now, command.lease)
+        grant(state, slot, now, command.lease)
       end
     end
   end
@@ -360,7 +360,7 @@ local function take(state, command, missed, answer, now)
   while answer.begun < near and not state.held_since do
     local n = state.max_running > 0 and answer.begun + 1 or near
     answer.begun = n
-    go(state, { answer.first + n - 1, dues[n], costs[n] }, now, command.lease)
+    grant(state, { answer.first + n - 1, dues[n], costs[n] }, now, command.lease)
   end
   if answer.begun > 0 and granted == 0 and at_once then answer.at_once = 1 end
 end
