@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar, cast
 from intervalq._spec.shape import typed
 from intervalq.tasks._spec.checks import check, check_inboxes, named, new_inserts
 from intervalq.tasks._spec.commands import (
+    Acquire,
+    Acquired,
     Beat,
     Beaten,
     Begin,
@@ -32,18 +34,22 @@ from intervalq.tasks._spec.commands import (
     Modified,
     Modify,
     Range,
+    Release,
     Select,
     Sessions,
     Work,
     Worked,
 )
-from intervalq.tasks._spec.row import COUNTED, SECOND, Mark, QueueStats, Row, Session, sound
+from intervalq.tasks._spec.locks import acquire, release
+from intervalq.tasks._spec.row import COUNTED, SECOND, Held, Mark, QueueStats, Row, Session, sound
 from intervalq.tasks._spec.table import Table
 from intervalq.tasks._spec.transitions import begun, cancelled, changed, claimed, freed, given_back, rest
 
 __all__ = [
     "COUNTED",
     "SECOND",
+    "Acquire",
+    "Acquired",
     "Beat",
     "Beaten",
     "Begin",
@@ -57,12 +63,14 @@ __all__ = [
     "End",
     "Failed",
     "Finished",
+    "Held",
     "Insert",
     "Mark",
     "Modified",
     "Modify",
     "QueueStats",
     "Range",
+    "Release",
     "Row",
     "Select",
     "Session",
@@ -325,6 +333,8 @@ _RULES: Final[dict[type, Callable[[Table, Any, int], Any]]] = {
     Begin: _begin,
     Beat: _beat,
     End: _end,
+    Acquire: acquire,
+    Release: release,
     Select: _select,
     Count: lambda table, command, now: tuple(table.count(command, now)),
     Sessions: lambda table, _command, _now: tuple(table.sessions()),

@@ -13,13 +13,13 @@ import anyio
 from intervalq._timing.backends import loop_clock
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
+from intervalq.tasks._claim.settlement import Settle, Settles
 from intervalq.tasks._claim.task import Claim, Holder, unused
 from intervalq.tasks._session.begun import Begun
 from intervalq.tasks._session.cancelled import CancelledClaims
 from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL, Demand, Together, offer, together
 from intervalq.tasks._session.handed import Handed
 from intervalq.tasks._session.ranges import OpenRange, OpenRanges
-from intervalq.tasks._session.settlement import Settle, Settles
 from intervalq.tasks.rules import Change, Delete, Finished, Row, Work, Worked
 from intervalq.tasks.store import MAX_ROWS, Pulling, Ranging, TaskStore
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from intervalq._timing.backends import EventWaker
+from intervalq.tasks._claim.settlement import Settle
 from intervalq.tasks._claim.task import Claim, Holder
-from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks.rules import Delete, Row
 
 

@@ -10,9 +10,9 @@ import anyio
 
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import IntervalqError, StoreUnavailable, TransactionConflict
+from intervalq.tasks._claim.settlement import Settle
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._session.ports import OwnSession
-from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks.rules import Work
 from intervalq.tasks.store import Pulling
 

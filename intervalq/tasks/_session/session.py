@@ -21,6 +21,7 @@ from intervalq.errors import (
     StoreUnavailable,
     UnsupportedOperation,
 )
+from intervalq.tasks._claim.settlement import Settle
 from intervalq.tasks._claim.task import Claim, unused
 from intervalq.tasks._claim.values import USUAL, Form
 from intervalq.tasks._session.alone import RunAlone
@@ -29,7 +30,6 @@ from intervalq.tasks._session.commit import ack_with, commit, refuse_plain
 from intervalq.tasks._session.demand import Callers, Demand, Request
 from intervalq.tasks._session.server_pull import pull
 from intervalq.tasks._session.server_pull import settle as settle_one
-from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks._session.waking import AGAIN, hear, watch
 from intervalq.tasks._spec.ids import new_id
 from intervalq.tasks.rules import (

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from intervalq._timing.backoff import backoff
 from intervalq.errors import ClaimLost, DependencyError, plain
+from intervalq.tasks._claim.settlement import Settle
 from intervalq.tasks._claim.task import Claim, snoozed, unused
 from intervalq.tasks._session.batcher import Batcher
-from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks._worker.job import Job, changes_of
 from intervalq.tasks._worker.policy import Snooze
 

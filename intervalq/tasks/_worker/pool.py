@@ -19,10 +19,10 @@ from intervalq.errors import (
     StoreUnavailable,
     TransactionConflict,
 )
+from intervalq.tasks._claim.settlement import Settle
 from intervalq.tasks._claim.task import Claim, unused
 from intervalq.tasks._session.demand import FIRST_POLL
 from intervalq.tasks._session.session import WorkSession
-from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks._worker.calls import Calls, NoSlotError
 from intervalq.tasks._worker.job import Job
 from intervalq.tasks._worker.outcomes import Outcomes

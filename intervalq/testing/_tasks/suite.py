@@ -35,6 +35,7 @@ from intervalq.tasks.store import Ranging, TaskStore, Transactional, Waking
 from intervalq.testing._tasks.base import TaskSuiteBase
 from intervalq.testing._tasks.behaviour import BehaviourTests
 from intervalq.testing._tasks.commands import TaskCommandSource
+from intervalq.testing._tasks.locks import LockTests
 from intervalq.testing._tasks.model import ModelTable
 from intervalq.testing._tasks.operating import OperatingTests
 from intervalq.testing._tasks.plain import PlainTests
@@ -155,6 +156,7 @@ class TaskSuite(
     SharingTests,
     PlainTests,
     OperatingTests,
+    LockTests,
 ):
     """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that gives a URL.
 

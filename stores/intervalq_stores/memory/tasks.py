@@ -22,6 +22,7 @@ from intervalq.tasks.rules import (
     Command,
     Delete,
     End,
+    Release,
     Work,
     Worked,
     apply,
@@ -82,11 +83,18 @@ class _Tasks:
             for session in answer.lapsed:
                 self.idle.pop(session, None)
         elif isinstance(command, Cancel) and isinstance(answer, Cancelled):
-            for row in self.table.find(answer.stopping).values():
-                if row.session in self.listening:
-                    self.cancelled.setdefault(row.session, []).append(Delete(row.id, row.version))
-                    for wake in self.listening[row.session]:
-                        wake()
+            self._tell(answer)
+        elif isinstance(command, Release) and answer:
+            for wake in self.listening.get(command.waiters, []):
+                wake()
+
+    def _tell(self, answer: Cancelled) -> None:
+        """Tell listening sessions which of their claims were cancelled."""
+        for row in self.table.find(answer.stopping).values():
+            if row.session in self.listening:
+                self.cancelled.setdefault(row.session, []).append(Delete(row.id, row.version))
+                for wake in self.listening[row.session]:
+                    wake()
 
     def _wake_one(self, queue: str) -> None:
         """Wake one idle session, so that not all of them come for one task."""

@@ -13,7 +13,8 @@ from intervalq.errors import StoreError, UnsupportedOperation
 from intervalq.tasks.rules import Worked
 from intervalq.tasks.store import Watched
 from intervalq_stores.postgres._connection import Ear, Server, is_pooled
-from intervalq_stores.postgres._task_statements import Asked, Lines, handed
+from intervalq_stores.postgres._task_notices import handed
+from intervalq_stores.postgres._task_statements import Asked, Lines
 
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection

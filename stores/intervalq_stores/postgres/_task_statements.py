@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks.rules import (
+    Acquire,
+    Acquired,
     Beat,
     Beaten,
     Begin,
@@ -27,13 +29,13 @@ from intervalq.tasks.rules import (
     Modify,
     QueueStats,
     Range,
+    Release,
     Row,
     Select,
     Session,
     Sessions,
     Work,
     Worked,
-    sound,
 )
 
 A = TypeVar("A")
@@ -55,6 +57,8 @@ _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
 _BEAT: Final = b"select intervalq.beat(%s, %s)"
 _END: Final = b"select intervalq.end_session(%s, %s)"
+_ACQUIRE: Final = b"select * from intervalq.acquire_lock(%s, %s, %s, %s, %s)"
+_RELEASE: Final = b"select intervalq.release_lock(%s, %s, %s, %s)"
 _SELECT: Final = b"select * from intervalq.tasks_of(%s, %s, %s::uuid[], %s, %s)"
 _COUNT: Final = b"select * from intervalq.stats(%s, %s, %s, %s)"
 _SESSIONS: Final = b"select * from intervalq.live_sessions()"
@@ -304,38 +308,14 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
         lost=tuple(part.id for part in command.settled if uuid_of(part.id) in lost) if lost else (),
         claimed=rows,
         wait=next((line[10] for line in others if line[0] == "n"), None),
-        ranges=tuple([_range(line) for line in others if line[0] == "r"]),
+        ranges=tuple([range_of(line) for line in others if line[0] == "r"]),
         lost_ranges=tuple(command.finished[number].range for number in lost_parts["ranges"]),
     )
 
 
-def _range(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
+def range_of(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
     numbers, values = map(int, line[6].split(",")), line[5].split(SEPARATOR)
     return Range(line[3], line[7], line[4], line[10]), tuple(zip(numbers, values, strict=True))
-
-
-def handed(notices: Sequence[str]) -> Worked | None:
-    """The tasks that notifications hand to a session, and those of its own that are cancelled; None: none.
-
-    Everybody who can connect to the database can send notifications: malformed ones are ignored.
-    """
-    claimed: list[Row] = []
-    ranges: list[tuple[Range, tuple[tuple[int, str], ...]]] = []
-    cancelled: list[Delete] = []
-    for whom, _, text in (notice.partition(" ") for notice in notices):
-        try:
-            lines = json.loads(text) if text and whom != "*" else ()
-            rows = [sound(Row(*line[1:])) for line in lines if line[0] == "t"]
-            some = [_range(line) for line in lines if line[0] not in {"t", "x"}]
-            gone = [Delete(str(line[1]), int(line[2])) for line in lines if line[0] == "x"]
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            continue
-        claimed += rows
-        ranges += some
-        cancelled += gone
-    if not (claimed or ranges or cancelled):
-        return None
-    return Worked(claimed=tuple(claimed), ranges=tuple(ranges), cancelled=tuple(cancelled))
 
 
 def put(queue: str, jsons: Sequence[str]) -> Asked:
@@ -368,6 +348,16 @@ def _end(command: End, now: int | None, heads: Heads) -> Asked:
     return Asked(_END, (command.session, now), lambda _: None, again=lambda lines: bool(lines[0][0]))
 
 
+def _acquire(command: Acquire, now: int | None, _: Heads) -> Asked:
+    values = (command.name, command.owner, command.expiry, command.refresh, now)
+    return Asked(_ACQUIRE, values, lambda lines: Acquired(*lines[0]))
+
+
+def _release(command: Release, now: int | None, _: Heads) -> Asked:
+    values = (command.name, command.owner, command.waiters, now)
+    return Asked(_RELEASE, values, lambda lines: lines[0][0])
+
+
 def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     del now, heads
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
@@ -394,6 +384,8 @@ _ASK: Final[dict[type[Command[Any]], Callable[[Any, int | None, Heads], Asked]]]
     Begin: _begin,
     Beat: _beat,
     End: _end,
+    Acquire: _acquire,
+    Release: _release,
     Select: _select,
     Count: _count,
     Sessions: _sessions,

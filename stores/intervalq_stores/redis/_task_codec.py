@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from hashlib import md5
 from struct import Struct
 from struct import error as struct_error
@@ -13,6 +11,8 @@ from typing import Any, Final, TypeAlias, cast
 
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks.rules import (
+    Acquire,
+    Acquired,
     Beat,
     Beaten,
     Begin,
@@ -27,6 +27,7 @@ from intervalq.tasks.rules import (
     Modified,
     Modify,
     QueueStats,
+    Release,
     Row,
     Select,
     Session,
@@ -36,6 +37,12 @@ from intervalq.tasks.rules import (
 )
 
 Arguments: TypeAlias = list[str | bytes]
+
+BASE: Final = "intervalq:{tasks}:"
+"""The beginning of all keys; the text in braces determines the cluster's slot."""
+
+WAKE: Final = f"{BASE}wake:"
+"""The beginning of the channel of a session, or of those who wait for a lock."""
 
 # A packed task: see HEAD in tasks_table.lua.
 _WHOLE: Final = Struct(">HBIIIIqqqqqHHHIH")
@@ -171,6 +178,11 @@ def _begin(command: Begin) -> Arguments:
     return [session.id, session.host, str(session.pid), session.consumer, str(session.expiry)]
 
 
+def _acquire(command: Acquire) -> Arguments:
+    _within(command.expiry, _MAX_SPAN, "expiry")
+    return [command.owner, str(command.expiry), _flag(command.refresh)]
+
+
 def _named(command: Beat | End) -> Arguments:
     _short(command.session)
     return [command.session]
@@ -202,6 +214,8 @@ _ASK: Final[dict[type, tuple[str, Callable[[Any], Arguments]]]] = {
     Begin: ("begin", _begin),
     Beat: ("beat", _named),
     End: ("end", _named),
+    Acquire: ("acquire", _acquire),
+    Release: ("release", lambda command: [command.owner, f"{WAKE}{command.waiters}"]),
     Select: ("select", _select),
     Count: ("count", _count),
     Sessions: ("sessions", lambda _: []),
@@ -277,17 +291,6 @@ def _beaten(_: Beat, __: int, alive: int, held: int, lapsed: list[bytes], cancel
         lapsed=tuple(map(bytes.decode, lapsed)),
         cancelled=tuple(Delete(id_.decode(), version) for id_, version in _by(2, cancelled)),
     )
-
-
-def told(messages: list[bytes]) -> Worked | None:
-    """What messages tell a session; None: nothing. Others may send messages, too: wrong ones are ignored."""
-    cancelled: list[Delete] = []
-    for message in messages:
-        with suppress(ValueError, TypeError, RecursionError):
-            parts = [Delete(id_, version) for id_, version in json.loads(message)]
-            if all(type(part.id) is str and type(part.version) is int for part in parts):
-                cancelled += parts
-    return Worked(cancelled=tuple(cancelled)) if cancelled else None
 
 
 def _selected(command: Select, _: int, found: list[bytes]) -> tuple[Row, ...]:
@@ -381,6 +384,8 @@ _READ: Final[dict[type, Callable[..., Any]]] = {
     Begin: _nothing,
     Beat: _beaten,
     End: _nothing,
+    Acquire: lambda _, __, fence, wait: Acquired(fence, wait),
+    Release: lambda _, __, released: released == 1,
     Select: _selected,
     Count: _counted,
     Sessions: _sessions,

@@ -8,7 +8,19 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from intervalq.tasks.rules import COUNTED, SECOND, Count, Mark, QueueStats, Row, Select, Session, sound, typed
+from intervalq.tasks.rules import (
+    COUNTED,
+    SECOND,
+    Count,
+    Held,
+    Mark,
+    QueueStats,
+    Row,
+    Select,
+    Session,
+    sound,
+    typed,
+)
 
 FIELDS: Final = ", ".join(Row._fields)
 
@@ -16,7 +28,7 @@ _WINDOW: Final = 16
 """A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
 
 _SWEPT: Final = 16
-"""How many marks a sweep forgets: more than a command creates on average."""
+"""How many marks or locks a sweep forgets: more than a command creates on average."""
 
 _GET: Final = f"SELECT {FIELDS} FROM intervalq_tasks"  # noqa: S608 - our own names
 _GET_ALL: Final = f"{_GET} WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -241,6 +253,20 @@ class SQLiteTable:
         """See `Table.sweep_marks`."""
         some = "SELECT rowid FROM intervalq_marks WHERE until <= ? LIMIT ?"
         self.rows(f"DELETE FROM intervalq_marks WHERE rowid IN ({some})", now, _SWEPT)  # noqa: S608 - our own
+
+    def lock(self, name: str) -> Held | None:
+        """See `Table.lock`."""
+        found = self.rows("SELECT * FROM intervalq_locks WHERE name = ?", name)
+        return sound(Held._make(found[0])) if found else None
+
+    def put_lock(self, lock: Held) -> None:
+        """See `Table.put_lock`."""
+        self.rows("REPLACE INTO intervalq_locks VALUES (?, ?, ?, ?, ?)", *lock)
+
+    def sweep_locks(self, before: int) -> None:
+        """See `Table.sweep_locks`."""
+        some = "SELECT name FROM intervalq_locks WHERE until <= ? LIMIT ?"
+        self.rows(f"DELETE FROM intervalq_locks WHERE name IN ({some})", before, _SWEPT)  # noqa: S608 - our own
 
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""

@@ -1,10 +1,10 @@
-"""The tables of tasks in SQLite: their present layout, and the steps from older ones."""
+"""The tables of tasks in SQLite, and the steps that bring those of an older version up to date."""
 
 from __future__ import annotations
 
 from typing import Final
 
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 """The version of these tables. Any released change to them increments it and adds a step to `STEPS`."""
 
 _FOR_LOOKS: Final = (
@@ -19,6 +19,13 @@ _CLOCK: Final = (
     # About the latest reading of the clock.
     "CREATE TABLE intervalq_clock (seen INTEGER NOT NULL)",
     "INSERT INTO intervalq_clock VALUES (0)",
+)
+
+_LOCKS: Final = (
+    """CREATE TABLE intervalq_locks (
+    name TEXT PRIMARY KEY NOT NULL, owner TEXT NOT NULL, fence INTEGER NOT NULL, until INTEGER NOT NULL,
+    expiry INTEGER NOT NULL) WITHOUT ROWID""",
+    "CREATE INDEX intervalq_locks_until ON intervalq_locks (until)",
 )
 
 SCHEMA: Final = (
@@ -41,6 +48,7 @@ SCHEMA: Final = (
     queue TEXT NOT NULL, key TEXT NOT NULL, id TEXT NOT NULL, until INTEGER, PRIMARY KEY (queue, key))""",
     "CREATE INDEX intervalq_marks_until ON intervalq_marks (until) WHERE until IS NOT NULL",
     *_CLOCK,
+    *_LOCKS,
     "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
     f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
 )
@@ -53,7 +61,8 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         *_FOR_LOOKS,
         *_CLOCK,
     ),
-    2: (
+    2: _LOCKS,
+    3: (
         "ALTER TABLE intervalq_tasks ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE intervalq_tasks ADD COLUMN progress TEXT NOT NULL DEFAULT ''",
     ),
