@@ -258,8 +258,8 @@ def test_public_names_are_those_that_are_listed() -> None:
 
 def test_classes_for_users_show_only_what_users_need() -> None:
     """What other parts of the library use of them begins with an underscore."""
-    handle = "add blocking close configure cool_down drop inspect key keys map name pause quote reclaim resume"
-    handle += " run slot start try_slot"
+    handle = "add blocking close configure cool_down drop inspect key keys map name pause quote reclaim"
+    handle += " resume run slot start try_slot"
     tasks = "aclose claim insert lock modify new pull put queues run sessions stop tasks transaction"
     tasks += " try_claim wait_empty worker"
     task = "at attempt change claimant claims created delete depend error id key modified queue value version"
