@@ -116,18 +116,19 @@ def of_store(kind: str, tickets: int, steps: int) -> dict[str, float]:
         return asyncio.run(main())
 
 
-def here() -> dict[str, float]:
-    """All figures of the version that was imported."""
-    figures = of_rules()
+def here(parts: list[str]) -> dict[str, float]:
+    """The figures of these parts, of the version that was imported."""
+    figures = of_rules() if "rules" in parts else {}
     for tickets in (1, 100):
-        figures |= of_store("sqlite", tickets, 200)
-        figures |= of_store("redis", tickets, 1_000)
+        for kind, steps in (("sqlite", 200), ("redis", 1_000)):
+            if kind in parts:
+                figures |= of_store(kind, tickets, steps)
     return figures
 
 
-def version(folder: Path) -> dict[str, float]:
-    """All figures of the version in a folder."""
-    command = [sys.executable, __file__, "--here"]
+def version(folder: Path, only: str) -> dict[str, float]:
+    """The figures of the version in a folder."""
+    command = [sys.executable, __file__, "--here", "--only", only]
     paths = f"{folder}{os.pathsep}{folder / 'stores'}"
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, stdout=-1, check=True)
     figures = json.loads(done.stdout)
@@ -145,7 +146,7 @@ def unpacked(commit: str, folder: Path) -> Path:
     return folder
 
 
-def compare(before: str, now: str, turns: int) -> None:
+def compare(before: str, now: str, turns: int, only: str) -> None:
     """Print the table of two commits."""
     with tempfile.TemporaryDirectory() as scratch:
         names = {"before": before, "now": now, "control": before}
@@ -153,7 +154,7 @@ def compare(before: str, now: str, turns: int) -> None:
         rounds: list[dict[str, dict[str, float]]] = []
         for turn in range(turns):
             order = list(folders)[turn % 3 :] + list(folders)[: turn % 3]
-            rounds.append({name: version(folders[name]) for name in order})
+            rounds.append({name: version(folders[name], only) for name in order})
             print(f"turn {turn + 1} of {turns}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     rows: list[dict[str, object]] = []
     for step in rounds[0]["now"]:
@@ -178,15 +179,16 @@ def main() -> None:
     parser.add_argument("--before", default="7a81f33^", help="a commit; the default has no limits yet")
     parser.add_argument("--now", default="HEAD", help="a commit")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--only", default="rules,sqlite,redis", help="the parts to measure, with commas")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
-        figures = here()
+        figures = here(options.only.split(","))
         print(
             json.dumps({"places": [rules.__file__, sys.modules["intervalq_stores"].__path__[0]], **figures})
         )
     else:
-        compare(options.before, options.now, options.turns)
+        compare(options.before, options.now, options.turns, options.only)
 
 
 if __name__ == "__main__":

@@ -212,8 +212,8 @@ class Schedule:
             for key in self.keys:
                 mine = [start for start in starts if start[1] == key]
                 found += self._spacing(mine, round(self.own * 1e6), key)
-        # For two round trips or 50 ms, and 100 ms more in a process that wakes late, granted jobs may begin; a
-        # copy of a request, or a moment in which processes stand still, makes the slowest round trips longer.
+        # For two round trips or 50 ms, and 100 ms more in a process that wakes late, granted jobs may begin.
+        # A copy of a request, or a moment in which processes stand still, makes round trips longer.
         trip = 4 * max(line.delay for line in self.lines) + 3 * self.interval * self.stalls
         grace = round(max(0.05, 2 * trip) * 1e6) + 100_000 + min(step, 50_000)
         for since, until, key in self.seen.pauses:

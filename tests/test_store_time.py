@@ -124,6 +124,20 @@ def test_a_closer_reading_narrows_the_bounds_and_a_wider_one_does_not_widen_them
     assert time.clock.steps == 0
 
 
+def test_a_slow_reading_that_shows_a_step_is_checked_before_its_error_is_reported() -> None:
+    """The record keeps an error for a minute, in which all windows are longer by three times as much."""
+    far, slow, step = 40_000, 2_000_000, 700_000
+    time, state = time_of(far), record()
+    assert time.error_to_report(state, AT) == far // 2, "all checks are spent"
+    later = AT + slow
+    time.reading(AT, later, later + OFFSET + step)
+    assert time.clock.steps == 1
+    assert time.error_to_report(state, later) == 0
+    while time.wants_check(state, INTERVAL, later):
+        time.reading(later - far, later, later + OFFSET + step)
+    assert 0 < time.error_to_report(state, later) <= error_after(far)
+
+
 # --- bounds that are too wide -----------------------------------------------------------------------
 
 # The error of the clock, strict; how long after it may have come the slot opens, how long it is open; and the

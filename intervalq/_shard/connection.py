@@ -253,7 +253,7 @@ class Connection:
             took = None if answer.trip is None else received - sent
         if took is not None:
             time.took(took, way=received - sent)
-        time.read(sent - answer.blur, received + answer.blur, answer.now)
+        time.reading(sent - answer.blur, received + answer.blur, answer.now)
         if time.clock.steps != steps:
             self._owner.clock_stepped()
 

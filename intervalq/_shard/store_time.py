@@ -80,11 +80,19 @@ class StoreTime:
         self.trips.add(trip)
         self.ways.add(way)
 
-    def read(self, sent: int, received: int, now: int) -> None:
-        """Note that the store's clock read `now` between two readings of the process's own."""
+    def reading(self, sent: int, received: int, now: int) -> None:
+        """Note that the store's clock read `now` between two readings of the local one.
+
+        A reading that shows a step replaces the estimate, and may have been under way for seconds. Better
+        readings are asked for before its error is reported, because all shards and windows allow for that
+        error as long as the record keeps it.
+        """
+        steps = self.clock.steps
         self.clock.learn(sent, received, now)
         if self._shared is not self:
             self._shared.clock.learn(sent, received, now)
+        if self.clock.steps != steps:
+            self._shared.checks = 0
 
     def answer_came_late(self, waited: int) -> None:
         """Note that a slot for immediate use was over before its job could begin.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
 from typing import Any, Final, Self
 
@@ -45,8 +45,8 @@ class Command:
         automatic interval are beside them, as `settings_auto`: [slowest, fastest].
         """
         data: dict[str, Any] = {"op": type(self).__name__.lower()}
-        for f in fields(self):
-            value = getattr(self, f.name)
+        for name in self.__dataclass_fields__:  # `fields` would make a list of them for each command
+            value = getattr(self, name)
             if isinstance(value, Settings):
                 numbers = (value.interval, value.burst, value.max_running, value.tolerance)
                 if value.auto is not None:
@@ -59,9 +59,9 @@ class Command:
             elif isinstance(value, Mark):
                 value = list(value)
             elif isinstance(value, tuple):
-                value = [_listed(v) for v in value]
-            if value is not None and (value or f.name not in _OMITTED):
-                data[f.name] = value
+                value = [_pair(v) if isinstance(v, Slot) else _listed(v) for v in value]
+            if value is not None and (value or name not in _OMITTED):
+                data[name] = value
         return data
 
 
@@ -80,7 +80,11 @@ def _wholes(data: Mapping[str, Any], name: str, least: int | None = 0) -> tuple[
         or (name == "first" and len(values) not in {2, 3})
     ):
         raise BadRecord(f"'{name}' must be a list of numbers that is not too long")
-    return tuple([whole({name: value}, name, least) for value in values])
+    minimum = -FOREVER if least is None else least
+    for value in values:
+        if type(value) is not int or not minimum <= value <= FOREVER:
+            whole({name: value}, name, least)  # says what is wrong
+    return tuple(values)
 
 
 def _first(numbers: tuple[int, ...]) -> Slot:
@@ -104,15 +108,12 @@ def _flag(data: Mapping[str, Any], name: str) -> bool:
 def _listed(value: object) -> object:
     if isinstance(value, Settled):
         return [value.due, value.lag, *value.more]
-    if isinstance(value, Limit):
-        return value.to_list()
-    return _pair(value) if isinstance(value, Slot) else value
+    return value.to_list() if isinstance(value, Limit) else value
 
 
 def _pair(slot: Slot) -> list[int]:
-    if slot.units:
-        return [slot.ticket, slot.due, slot.cost, *slot.units]
-    return [slot.ticket, slot.due] if slot.cost == 1 else [slot.ticket, slot.due, slot.cost]
+    ticket, due, cost, units = slot
+    return [ticket, due] if cost == 1 and not units else [ticket, due, cost, *units]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +307,7 @@ class Answer:
             each = zip(self.dues, costs or repeat(1), chain(self.units, repeat(())), strict=False)
             return tuple([Slot(ticket + i, *slot) for i, slot in enumerate(each)])
         if not costs:
-            return tuple([Slot(ticket + i, due + i * step) for i in range(self.count)])
+            dues = range(due, due + self.count * step, step)
+            return tuple(map(Slot, range(ticket, ticket + self.count), dues))
         starts = enumerate(accumulate(costs[:-1], initial=0))
         return tuple([Slot(ticket + i, due + at * step, costs[i]) for i, at in starts])

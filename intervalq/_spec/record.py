@@ -319,7 +319,7 @@ def whole(data: Mapping[str, Any], name: str, least: int | None = 0) -> int:
         BadRecord: it is not a number, or out of range.
     """
     value = data.get(name)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
         raise BadRecord(f"'{name}' must be a whole number")
     if not -FOREVER <= value <= FOREVER or (least is not None and value < least):
         raise BadRecord(f"'{name}' is out of range")

@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar, cast
 from intervalq._spec.shape import typed
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks._spec.commands import (
+    Acquire,
+    Acquired,
     Beat,
     Beaten,
     Begin,
@@ -30,18 +32,23 @@ from intervalq.tasks._spec.commands import (
     Modified,
     Modify,
     Range,
+    Release,
     Select,
     Sessions,
     Work,
     Worked,
 )
-from intervalq.tasks._spec.row import COUNTED, SECOND, Mark, QueueStats, Row, Session, sound
+from intervalq.tasks._spec.locks import acquire, release
+from intervalq.tasks._spec.row import COUNTED, SECOND, Held, Mark, QueueStats, Row, Session, sound
+from intervalq.tasks._spec.sessions import beat, begin, end
 from intervalq.tasks._spec.table import Table
-from intervalq.tasks._spec.transitions import begun, changed, claimed, freed, given_back, rest
+from intervalq.tasks._spec.transitions import begun, changed, claimed, rest
 
 __all__ = [
     "COUNTED",
     "SECOND",
+    "Acquire",
+    "Acquired",
     "Beat",
     "Beaten",
     "Begin",
@@ -53,12 +60,14 @@ __all__ = [
     "End",
     "Failed",
     "Finished",
+    "Held",
     "Insert",
     "Mark",
     "Modified",
     "Modify",
     "QueueStats",
     "Range",
+    "Release",
     "Row",
     "Select",
     "Session",
@@ -341,38 +350,6 @@ def _choose(table: Table, queues: Sequence[str], limit: int, now: int) -> list[R
     return (chosen + rest)[:limit]
 
 
-# --- sessions ----------------------------------------------------------------------------------------
-
-
-def _begin(table: Table, command: Begin, now: int) -> None:
-    table.put_session(command.session._replace(started=now, beaten=now))
-
-
-def _beat(table: Table, command: Beat, now: int) -> Beaten:
-    mine = table.session(command.session)
-    if mine is not None:
-        table.put_session(mine._replace(beaten=now))
-    lapsed = [
-        session
-        for session in table.sessions()
-        if session.id != command.session and session.beaten + session.expiry < now
-    ]
-    for session in lapsed:
-        table.remove_session(session.id)
-        table.put([freed(row, now, session) for row in table.of_session(session.id)])
-    table.sweep_marks(now)
-    return Beaten(
-        alive=mine is not None,
-        claim_count=len(table.of_session(command.session)),
-        lapsed=tuple(session.id for session in lapsed),
-    )
-
-
-def _end(table: Table, command: End, now: int) -> None:
-    table.remove_session(command.session)
-    table.put([given_back(row, now) for row in table.of_session(command.session)])
-
-
 # --- queries -----------------------------------------------------------------------------------------
 
 
@@ -385,9 +362,11 @@ def _select(table: Table, command: Select, now: int) -> tuple[Row, ...]:
 _RULES: Final[dict[type, Callable[[Table, Any, int], Any]]] = {
     Modify: _modify,
     Work: _work,
-    Begin: _begin,
-    Beat: _beat,
-    End: _end,
+    Begin: begin,
+    Beat: beat,
+    End: end,
+    Acquire: acquire,
+    Release: release,
     Select: _select,
     Count: lambda table, command, now: tuple(table.count(command, now)),
     Sessions: lambda table, _command, _now: tuple(table.sessions()),

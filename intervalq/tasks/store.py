@@ -197,6 +197,8 @@ class Lock(Protocol):
 
     expires: int
     """When it expires, on `intervalq.store.stopwatch`, if it is held."""
+    fence: int
+    """Its fencing number, if it is held: each later holder has a higher one."""
 
     async def acquire(self) -> bool:
         """Try to get the lock; returns whether it was acquired."""
@@ -217,7 +219,7 @@ class Lock(Protocol):
 
 @runtime_checkable
 class Locking(Protocol):
-    """A store that has exclusive locks."""
+    """A store with exclusive locks of its own kind; it refuses the commands `Acquire` and `Release`."""
 
     def lock(self, name: str, expiry: int) -> Lock:
         """The lock of this name, which expires after `expiry` microseconds."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self, Unpack
+
+import anyio
 
 from intervalq._queue.options import Duration
 from intervalq._timing.background_loop import BACKGROUND
@@ -55,6 +59,44 @@ class Tasks:
     def wait_empty(self, *queues: str, timeout: Duration | None = None) -> None:
         """Wait until none of the queues has any task. See `intervalq.tasks.Tasks.wait_empty`."""
         BACKGROUND.call(lambda: self._here().wait_empty(*queues, timeout=timeout))
+
+    @contextmanager
+    def lock(
+        self, name: str, *, timeout: Duration | None = None, expiry: Duration | None = None
+    ) -> Iterator[int]:
+        """Hold an exclusive lock: `with tasks.lock("car1") as fence:`. See `intervalq.tasks.Tasks.lock`.
+
+        Blocking code can't be cancelled, so it goes on if the lock is lost, and `LockLost` is raised at its
+        end. The fencing number lets what it writes be refused.
+        """
+        entered = Future[tuple[int, anyio.Event]]()
+
+        async def hold() -> None:
+            over = anyio.Event()
+            async with self._here().lock(name, timeout=timeout, expiry=expiry) as fence:
+                entered.set_result((fence, over))
+                await over.wait()
+
+        def ended(holder: Future[None]) -> None:
+            if not entered.done():  # it was not acquired
+                entered.set_exception(holder.exception() or RuntimeError("the lock ended before it began"))
+
+        holder = BACKGROUND.start(hold)
+        holder.add_done_callback(ended)
+        try:
+            fence, over = entered.result()
+        except BaseException:  # an interrupt, perhaps
+            holder.cancel()
+            raise
+        try:
+            yield fence
+        except BaseException:
+            BACKGROUND.tell(over.set)
+            with suppress(Exception):  # the error of the code is raised
+                holder.result()
+            raise
+        BACKGROUND.tell(over.set)
+        holder.result()
 
     def close(self) -> None:
         """Close all connections. The handle can be used again."""

@@ -245,6 +245,7 @@ class CommandSource:
             return ()
         pick, limits = self.random.choice, state.settings.limits
         cells = [cell for use in state.usage for cell in (*use.used[:4], *use.used[-4:], *use.ahead[-4:])]
+        cells = [cell for cell in cells if cell[-1] > -FOREVER]  # else it is a full window's, not of any slot
         dues = [slot.due for slot in self.slots[-8:]] + [cell[-1] - 1 for cell in cells if len(cell) == 3]
         dues += [cell[0] - 1 for cell in cells if len(cell) == 2] + [state.due + self.settings.interval]
         lags = [state.lag, *(cell[0] - cell[-1] for cell in cells if len(cell) == 3)]

@@ -26,7 +26,7 @@ from intervalq.tasks.store import open_task_store
 from intervalq.testing import TaskSuite, TransactionalTaskSuite
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.sqlite import _task_batches as fast
-from intervalq_stores.sqlite._task_table import SCHEMA
+from intervalq_stores.sqlite._task_layout import SCHEMA
 from intervalq_stores.sqlite.queues import SQLiteStore
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 

@@ -33,7 +33,7 @@ from intervalq.tasks.rules import (
 from intervalq.tasks.store import TaskStore, open_task_store
 from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
-from intervalq_stores.sqlite._task_table import LAYOUT
+from intervalq_stores.sqlite._task_layout import LAYOUT
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 from servers import Server, redis_client
 

@@ -68,28 +68,31 @@ class Lifecycle:
     @asynccontextmanager
     async def lock(
         self, name: str, *, timeout: Duration | None = None, expiry: Duration | None = None
-    ) -> AsyncIterator[None]:
-        """Hold an exclusive lock: `async with tasks.lock("car1"):`. Needs a store that has locks (NATS).
+    ) -> AsyncIterator[int]:
+        """Hold an exclusive lock: `async with tasks.lock("car1") as fence:`.
 
         It is refreshed while the context is open, and free as soon as that ends; if this process dies, it is
-        free when it expires.
+        free when it expires. Those who wait for it get it in any order.
+
+        The value is the lock's fencing number: each later holder has a higher one. A process that stands
+        still for longer than `expiry` may go on for a moment, although somebody else has the lock by then.
+        Send the number along with what you write, and refuse it where a higher one has been seen.
 
         Args:
             name: the name of the lock, with the rules for names of queues.
             timeout: how long to wait for it. None: without limit; 0: try once.
-            expiry: after how long it is free if its holder died; None: the handle's. It is rounded up to
-                whole seconds.
+            expiry: after how long it is free if its holder died; None: the handle's. On NATS it is rounded up
+                to whole seconds.
 
         Raises:
             TimeoutError: somebody else holds it.
             LockLost: at the end: it couldn't be refreshed in time, and the code under it was cancelled.
-            UnsupportedOperation: the store has no locks.
             StoreError.
         """
         name = parse.name(name)
         seconds = self._expiry if expiry is None else parse.duration(expiry, least=1, what="expiry") / 1e6
-        async with hold(self._here(), name, seconds, wait_of(timeout)):
-            yield
+        async with hold(self._here(), name, seconds, wait_of(timeout)) as fence:
+            yield fence
 
     async def _apply(self, command: Command[A], connection: Any = None) -> A:  # noqa: ANN401 - of the driver
         """Do a command, at once or in the transaction of a connection."""

@@ -10,26 +10,31 @@ from typing import Final
 import anyio
 
 from intervalq._timing.heartbeat import Heartbeat
-from intervalq.errors import LockLost, StoreError, StoreUnavailable, UnsupportedOperation
+from intervalq.errors import LockLost, StoreError, StoreUnavailable
 from intervalq.store import stopwatch
+from intervalq.tasks._session.stored_lock import StoredLock
 from intervalq.tasks.store import Lock, Locking, TaskStore
 
 _BEATS: Final = 3
 """How many times it is refreshed within its expiry, so that one or two refreshes may fail."""
+
+_MARGIN: Final = 0.1
+"""The part of the expiry that is left when the code under a lock that can't be refreshed is cancelled.
+
+The code must have ended before somebody else can have the lock."""
+
+_PAUSE: Final = 0.02
+"""The part of the expiry between two tries to refresh it while the store is away."""
 
 _FAREWELL: Final = 5.0
 """Seconds that the release may take; otherwise the lock expires by itself."""
 
 
 @asynccontextmanager
-async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None) -> AsyncIterator[None]:
+async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None) -> AsyncIterator[int]:
     """See `Tasks.lock`. Times are in seconds."""
-    if not isinstance(store, Locking):
-        raise UnsupportedOperation(
-            store.url,
-            "this store has no locks: use nats://, or give tasks a key, so that one of them runs at a time",
-        )
-    lock = store.lock(name, round(expiry * 1e6))
+    micros = round(expiry * 1e6)
+    lock = store.lock(name, micros) if isinstance(store, Locking) else StoredLock(store, name, micros)
     try:
         await _acquire(lock, name, timeout)
         lost = False
@@ -38,13 +43,13 @@ async def hold(store: TaskStore, name: str, expiry: float, timeout: float | None
 
             async def keep() -> None:
                 nonlocal lost
-                await Heartbeat(partial(_refresh, lock), expiry, _BEATS).run()
+                await Heartbeat(partial(_refresh, lock, expiry), expiry, _BEATS).run()
                 lost = True
                 group.cancel_scope.cancel()
 
             group.start_soon(keep)
             try:
-                yield
+                yield lock.fence
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as raised:  # noqa: BLE001 - it is raised below, without an exception group
@@ -70,12 +75,12 @@ async def _acquire(lock: Lock, name: str, timeout: float | None) -> None:
         raise TimeoutError(f"somebody else has held the lock {name!r} for {timeout:g} s")
 
 
-async def _refresh(lock: Lock) -> bool:
-    """Refresh the lock; returns whether it is still held, or may be: not if the refresh would be too late."""
-    try:
-        with anyio.fail_after((lock.expires - stopwatch()) / 1e6):
-            return await lock.refresh()
-    except StoreError:  # the store may be back in time
-        return True
-    except TimeoutError:
-        return False
+async def _refresh(lock: Lock, expiry: float) -> bool:
+    """Refresh the lock, again and again while the store is away; False: it is lost, or will be any moment."""
+    with anyio.move_on_after((lock.expires - stopwatch()) / 1e6 - expiry * _MARGIN):
+        while True:
+            try:
+                return await lock.refresh()
+            except StoreError:  # it may be back in time
+                await anyio.sleep(expiry * _PAUSE)
+    return False

@@ -223,6 +223,50 @@ class End(Command[None]):
     session: str
 
 
+# --- locks -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """Whether a lock was acquired or refreshed."""
+
+    fence: int
+    """Its fencing number; 0: somebody else holds it, or, for a refresh, it is lost."""
+    wait: int = 0
+    """If somebody else holds it: microseconds until it expires, unless it is refreshed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire(Command[Acquired]):
+    """Acquire an exclusive lock, or refresh it. Repeated by its holder, it is as if done once."""
+
+    name: str
+    owner: str
+    """A text that nobody else has: whoever holds a lock is known by it."""
+    expiry: int
+    """The lock is free after this many microseconds unless it is refreshed."""
+    refresh: bool = False
+    """Only extend a lock that the owner holds, or held last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Command[bool]):
+    """Release a lock, if the owner holds it or held it last, and wake those who wait for it."""
+
+    name: str
+    owner: str
+
+    @property
+    def waiters(self) -> str:
+        """The name under which those who wait for the lock listen for wake-ups, as sessions do."""
+        return waiters_of(self.name)
+
+
+def waiters_of(lock: str) -> str:
+    """See `Release.waiters`."""
+    return f"lock-{lock}"
+
+
 # --- queries: snapshots that block nobody --------------------------------------------------------------
 
 

@@ -91,6 +91,20 @@ class Mark(NamedTuple):
     """When it is free again; None: its task still exists."""
 
 
+class Held(NamedTuple):
+    """An exclusive lock that somebody holds, has let expire, or has released."""
+
+    name: str
+    owner: str
+    """Who holds it, a random text of each holder; empty: it was released."""
+    fence: int
+    """Its fencing number: each later holder has a higher one."""
+    until: int
+    """When it expires, in microseconds since 1970."""
+    expiry: int
+    """After how many microseconds it expires unless it is refreshed."""
+
+
 class QueueStats(NamedTuple):
     """The numbers of a queue's tasks by state.
 
@@ -114,12 +128,13 @@ class QueueStats(NamedTuple):
     """False: the numbers above 10,000 are estimates, and so is `size`."""
 
 
-T = TypeVar("T", Row, Session, Mark, QueueStats)
+T = TypeVar("T", Row, Session, Mark, Held, QueueStats)
 
 _SHAPES: Final[dict[type, Shape[Any]]] = {
     Row: Shape(Row, "task"),
     Session: Shape(Session, "session"),
     Mark: Shape(Mark, "the dedupe key of queue"),
+    Held: Shape(Held, "lock"),
     QueueStats: Shape(QueueStats, "queue"),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from intervalq.tasks._spec.commands import Count, Select
-from intervalq.tasks._spec.row import Mark, QueueStats, Row, Session
+from intervalq.tasks._spec.row import Held, Mark, QueueStats, Row, Session
 
 
 class Table(Protocol):
@@ -61,6 +61,18 @@ class Table(Protocol):
 
     def sweep_marks(self, now: int) -> None:
         """Forget some of the marks with `until <= now`."""
+        ...
+
+    def lock(self, name: str) -> Held | None:
+        """A lock, if it was held in the last days."""
+        ...
+
+    def put_lock(self, lock: Held) -> None:
+        """Keep a lock."""
+        ...
+
+    def sweep_locks(self, before: int) -> None:
+        """Forget some of the locks with `until <= before`."""
         ...
 
     def session(self, session: str) -> Session | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from intervalq.tasks.rules import Count, Mark, QueueStats, Row, Select, Session
+from intervalq.tasks.rules import Count, Held, Mark, QueueStats, Row, Select, Session
 
 
 class ModelTable:
@@ -15,6 +15,7 @@ class ModelTable:
         self.rows: dict[str, Row] = {}
         self.marks: dict[tuple[str, str], Mark] = {}
         self.living: dict[str, Session] = {}
+        self.locks: dict[str, Held] = {}
         self._queues: tuple[str, ...] = ()
         self._chosen: list[str] | None = []
 
@@ -112,6 +113,18 @@ class ModelTable:
             until = self.marks[name].until
             if until is not None and until <= now:
                 del self.marks[name]
+
+    def lock(self, name: str) -> Held | None:
+        """See `Table.lock`."""
+        return self.locks.get(name)
+
+    def put_lock(self, lock: Held) -> None:
+        """See `Table.put_lock`."""
+        self.locks[lock.name] = lock
+
+    def sweep_locks(self, before: int) -> None:
+        """See `Table.sweep_locks`."""
+        self.locks = {name: lock for name, lock in self.locks.items() if lock.until > before}
 
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""

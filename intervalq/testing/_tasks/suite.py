@@ -34,6 +34,7 @@ from intervalq.tasks.store import Ranging, TaskStore, Transactional, Waking
 from intervalq.testing._tasks.base import TaskSuiteBase
 from intervalq.testing._tasks.behaviour import BehaviourTests
 from intervalq.testing._tasks.commands import TaskCommandSource
+from intervalq.testing._tasks.locks import LockTests
 from intervalq.testing._tasks.model import ModelTable
 from intervalq.testing._tasks.plain import PlainTests
 from intervalq.testing._tasks.ranges import RangingTaskSuite
@@ -150,6 +151,7 @@ class TaskSuite(
     TogetherTests,
     SharingTests,
     PlainTests,
+    LockTests,
 ):
     """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that gives a URL.
 

@@ -6,16 +6,17 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from operator import attrgetter
 from typing import Final
 
-from intervalq.tasks.rules import Count, Mark, QueueStats, Row, Select, Session
+from intervalq.tasks.rules import Count, Held, Mark, QueueStats, Row, Select, Session
 
 _WINDOW: Final = 16
 """A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
 
 _SWEPT: Final = 16
-"""How many marks a sweep forgets: more than a command creates on average."""
+"""How many marks or locks a sweep forgets: more than a command creates on average."""
 
 _place = attrgetter("place")
 
@@ -34,6 +35,7 @@ class MemoryTable:
         self._marks: dict[tuple[str, str], Mark] = {}
         self._ending: list[tuple[int, tuple[str, str]]] = []
         self._sessions: dict[str, Session] = {}
+        self._locks: dict[str, Held] = {}
 
     # --- tasks --------------------------------------------------------------------------------------
 
@@ -176,6 +178,21 @@ class MemoryTable:
             mark = self._marks.get(name)
             if mark is not None and mark.until == until:
                 del self._marks[name]
+
+    def lock(self, name: str) -> Held | None:
+        """See `Table.lock`."""
+        return self._locks.get(name)
+
+    def put_lock(self, lock: Held) -> None:
+        """See `Table.put_lock`. The last one put is the last in order, so the first ones are the oldest."""
+        self._locks.pop(lock.name, None)
+        self._locks[lock.name] = lock
+
+    def sweep_locks(self, before: int) -> None:
+        """See `Table.sweep_locks`."""
+        for lock in list(islice(self._locks.values(), _SWEPT)):
+            if lock.until <= before:
+                del self._locks[lock.name]
 
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from intervalq.store import shown_url, wall_clock
-from intervalq.tasks.rules import SECOND, Beat, Beaten, Command, End, Work, Worked, apply
+from intervalq.tasks.rules import SECOND, Beat, Beaten, Command, End, Release, Work, Worked, apply
 from intervalq_stores._files.worker_thread import call_soon
 from intervalq_stores.memory._task_table import MemoryTable
 
@@ -67,6 +67,9 @@ class _Tasks:
         elif isinstance(command, Beat) and isinstance(answer, Beaten):
             for session in answer.lapsed:
                 self.idle.pop(session, None)
+        elif isinstance(command, Release) and answer:
+            for wake in self.listening.get(command.waiters, []):
+                wake()
 
     def _wake_one(self, queue: str) -> None:
         """Wake one idle session, so that not all of them come for one task."""

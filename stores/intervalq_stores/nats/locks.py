@@ -32,13 +32,17 @@ class NATSLock(Lock):
         self._owner = secrets.token_hex(8).encode()
         self._sequence = 0
         self.expires = 0
+        self.fence = 0
 
     async def acquire(self) -> bool:
         """See `Lock.acquire`."""
-        if await self._put(0):
-            return True
-        sequence = await self._mine()  # stored by a call whose answer was lost
-        return sequence > 0 and await self._put(sequence)
+        got = await self._put(0)
+        if not got:
+            sequence = await self._mine()  # stored by a call whose answer was lost
+            got = sequence > 0 and await self._put(sequence)
+        if got:
+            self.fence = self._sequence
+        return got
 
     async def refresh(self) -> bool:
         """See `Lock.refresh`."""

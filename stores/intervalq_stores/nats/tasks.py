@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from intervalq.errors import MissingExtra, StoreError, StoreUnavailable
+from intervalq.errors import MissingExtra, StoreError, StoreUnavailable, UnsupportedOperation
 from intervalq.tasks.rules import (
+    Acquire,
     Beat,
     Beaten,
     Begin,
@@ -25,6 +26,7 @@ from intervalq.tasks.rules import (
     Modified,
     Modify,
     QueueStats,
+    Release,
     Row,
     Select,
     Session,
@@ -104,6 +106,9 @@ class NATSTaskStore:
         from intervalq_stores.nats.locks import NATSLock  # noqa: PLC0415 - needs the extra
 
         return NATSLock(self._stream, name, expiry)
+
+    async def _locks(self, _: Acquire | Release) -> None:
+        raise UnsupportedOperation(self.url, "its locks are of another kind: use `Tasks.lock`")
 
     async def advice(self) -> list[tuple[str, str]]:
         """What an operator should know of it: pairs of `ok`, `warning` or `error`, and a sentence."""
@@ -214,6 +219,8 @@ _COMMANDS: Final[dict[type, Callable[[NATSTaskStore, Any], Awaitable[Any]]]] = {
     Begin: NATSTaskStore._begin,  # noqa: SLF001
     Beat: NATSTaskStore._beat,  # noqa: SLF001
     End: NATSTaskStore._end,  # noqa: SLF001
+    Acquire: NATSTaskStore._locks,  # noqa: SLF001
+    Release: NATSTaskStore._locks,  # noqa: SLF001
     Select: NATSTaskStore._select,  # noqa: SLF001
     Count: NATSTaskStore._count,  # noqa: SLF001
     Sessions: NATSTaskStore._sessions_here,  # noqa: SLF001

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks.rules import (
+    Acquire,
+    Acquired,
     Beat,
     Beaten,
     Begin,
@@ -25,6 +27,7 @@ from intervalq.tasks.rules import (
     Modify,
     QueueStats,
     Range,
+    Release,
     Row,
     Select,
     Session,
@@ -52,6 +55,8 @@ _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
 _BEAT: Final = b"select intervalq.beat(%s, %s)"
 _END: Final = b"select intervalq.end_session(%s, %s)"
+_ACQUIRE: Final = b"select * from intervalq.acquire_lock(%s, %s, %s, %s, %s)"
+_RELEASE: Final = b"select intervalq.release_lock(%s, %s, %s, %s)"
 _SELECT: Final = b"select * from intervalq.tasks_of(%s, %s::uuid[], %s, %s, %s)"
 _COUNT: Final = b"select * from intervalq.stats(%s, %s, %s, %s)"
 _SESSIONS: Final = b"select * from intervalq.live_sessions()"
@@ -348,6 +353,16 @@ def _end(command: End, now: int | None, heads: Heads) -> Asked:
     return Asked(_END, (command.session, now), lambda _: None, again=lambda lines: bool(lines[0][0]))
 
 
+def _acquire(command: Acquire, now: int | None, _: Heads) -> Asked:
+    values = (command.name, command.owner, command.expiry, command.refresh, now)
+    return Asked(_ACQUIRE, values, lambda lines: Acquired(*lines[0]))
+
+
+def _release(command: Release, now: int | None, _: Heads) -> Asked:
+    values = (command.name, command.owner, command.waiters, now)
+    return Asked(_RELEASE, values, lambda lines: lines[0][0])
+
+
 def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     del now, heads
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
@@ -373,6 +388,8 @@ _ASK: Final[dict[type[Command[Any]], Callable[[Any, int | None, Heads], Asked]]]
     Begin: _begin,
     Beat: _beat,
     End: _end,
+    Acquire: _acquire,
+    Release: _release,
     Select: _select,
     Count: _count,
     Sessions: _sessions,

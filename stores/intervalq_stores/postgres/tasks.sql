@@ -6,6 +6,7 @@
 --   intervalq.work(...)                                      `rules.Work`
 --   intervalq.begin_session, beat, end_session               sessions
 --   intervalq.guarding, unguarded, guarded                   guards of sessions
+--   intervalq.acquire_lock, release_lock                     exclusive locks
 --   intervalq.feed(now)                                      lines of keys, after serializable transactions
 --   intervalq.put(queue, jsons)                              plain tasks, claimed in ranges
 --   intervalq.tasks_of, stats, live_sessions                 looks
@@ -20,7 +21,7 @@
 --   grant select on intervalq.tasks_version to some_role;
 --   grant select, insert, update, delete on intervalq.tasks, intervalq.sessions, intervalq.beats to some_role;
 --   grant select, insert, update, delete on intervalq.marks, intervalq.idle, intervalq.unfed to some_role;
---   grant select, insert, update, delete on intervalq.clock to some_role;
+--   grant select, insert, update, delete on intervalq.clock, intervalq.locks to some_role;
 --   grant select, insert, update, delete on intervalq.plain, intervalq.heads to some_role;
 --   grant select, insert, update, delete on intervalq.ranges, intervalq.floors to some_role;
 --   grant usage on sequence intervalq.sessions_number_seq, intervalq.plain_blocks to some_role;
@@ -54,10 +55,11 @@ set local check_function_bodies = on;
 \ir sql/tasks_settle.sql
 \ir sql/tasks_work.sql
 \ir sql/tasks_sessions.sql
+\ir sql/tasks_locks.sql
 \ir sql/tasks_looks.sql
 \ir sql/tasks_enqueue.sql
 
-insert into intervalq.tasks_version (number) values (2)
+insert into intervalq.tasks_version (number) values (3)
 on conflict (one) do update set number = excluded.number where tasks_version.number < excluded.number;
 
 commit;

@@ -11,6 +11,8 @@ from typing import Any, Final, TypeAlias, cast
 
 from intervalq.errors import DependencyError, InboxFull
 from intervalq.tasks.rules import (
+    Acquire,
+    Acquired,
     Beat,
     Beaten,
     Begin,
@@ -23,6 +25,7 @@ from intervalq.tasks.rules import (
     Modified,
     Modify,
     QueueStats,
+    Release,
     Row,
     Select,
     Session,
@@ -32,6 +35,12 @@ from intervalq.tasks.rules import (
 )
 
 Arguments: TypeAlias = list[str | bytes]
+
+BASE: Final = "intervalq:{tasks}:"
+"""The beginning of all keys; the text in braces determines the cluster's slot."""
+
+WAKE: Final = f"{BASE}wake:"
+"""The beginning of the channel of a session, or of those who wait for a lock."""
 
 # A packed task: see HEAD in tasks_table.lua.
 _WHOLE: Final = Struct(">HBIIIIqqqqqHHHIH")
@@ -165,6 +174,11 @@ def _begin(command: Begin) -> Arguments:
     return [session.id, session.host, str(session.pid), session.consumer, str(session.expiry)]
 
 
+def _acquire(command: Acquire) -> Arguments:
+    _within(command.expiry, _MAX_SPAN, "expiry")
+    return [command.owner, str(command.expiry), _flag(command.refresh)]
+
+
 def _named(command: Beat | End) -> Arguments:
     _short(command.session)
     return [command.session]
@@ -195,6 +209,8 @@ _ASK: Final[dict[type, tuple[str, Callable[[Any], Arguments]]]] = {
     Begin: ("begin", _begin),
     Beat: ("beat", _named),
     End: ("end", _named),
+    Acquire: ("acquire", _acquire),
+    Release: ("release", lambda command: [command.owner, f"{WAKE}{command.waiters}"]),
     Select: ("select", _select),
     Count: ("count", _count),
     Sessions: ("sessions", lambda _: []),
@@ -345,6 +361,8 @@ _READ: Final[dict[type, Callable[..., Any]]] = {
     Begin: _nothing,
     Beat: _beaten,
     End: _nothing,
+    Acquire: lambda _, __, fence, wait: Acquired(fence, wait),
+    Release: lambda _, __, released: released == 1,
     Select: _selected,
     Count: _counted,
     Sessions: _sessions,

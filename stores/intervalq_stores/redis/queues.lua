@@ -6,6 +6,17 @@ local key = KEYS[1]  -- of the record that is read, written or woken
 
 -- --- the record as it is stored --------------------------------------------------------------------
 
+-- A table with room for the fields that every record has. If they were added to an empty one, it would be enlarged five
+-- times, which costs more than this.
+local function with_room()
+  return {
+    version = false, generation = false, held_since = false,
+    interval = false, burst = false, max_running = false, tolerance = false, ephemeral = false,
+    ticket = false, due = false, current = false, at = false, void = false, held = false, held_until = false,
+    seen = false, late = false, error = false, error_until = false,
+  }
+end
+
 -- The record as a table of texts (empty: there is none), and the number of its fields.
 local function fields()
   local flat = redis.pcall('HGETALL', key)
@@ -13,7 +24,8 @@ local function fields()
     if string.find(flat.err, 'WRONGTYPE', 1, true) then corrupt('the key is not a hash') end
     error(flat)
   end
-  local found = {}
+  if #flat == 0 then return {}, 0 end
+  local found = with_room()
   for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
   return found, #flat / 2
 end
@@ -25,31 +37,27 @@ local function set_lease(state, ticket, lapse)
   state.running[ticket] = lapse
 end
 
--- The version of the layout of a stored record, which is brought up to the present layout.
-local function version_of(stored)
+-- The state in `stored` (nil: there is none), checked as State.from_dict does; whether `stored` has all of its numbers,
+-- which replace their texts there; and whether it has other fields than those that every record of its layout has.
+local function read(stored, size)
+  if size == 0 then return nil, false, false end
   local version = whole(stored.version, 'version', 1, FOREVER)
   if version > LAYOUT then
     error({ err = string.format('NEWER the record has layout %.0f, not up to %d', version, LAYOUT) })
   end
+  local known = #NUMBERS + 3  -- with version, generation and held_since; every lease is one more
   if version == 1 then
-    for _, name in ipairs(NEW) do stored[name] = '0' end
+    for _, name in ipairs({ 'late', 'error', 'error_until' }) do stored[name], known = '0', known - 1 end
   end
-  return version
-end
-
--- The state in `stored` (nil: there is none), checked as State.from_dict does; its numbers as a list, if none is
--- missing; and whether it has other fields than those that every record of its layout has.
-local function read(stored, size)
-  if size == 0 then return nil, nil, false end
-  local version = version_of(stored)
   if not stored.generation or stored.generation == '' or not is_text(stored.generation) then
     corrupt("'generation' must be text")
   end
-  local state, before = { generation = stored.generation, running = {}, leases = 0 }, {}
+  local state = with_room()
+  state.generation, state.running, state.leases = stored.generation, {}, 0
   for i = 1, #NUMBERS do
     local name = NUMBERS[i]
     local value = whole(stored[name], name, MINIMUM[i], name == 'ephemeral' and 1 or FOREVER)
-    state[name], before[name] = value, value
+    state[name], stored[name] = value, value
   end
   if stored.held_since ~= '' then
     state.held_since = whole(stored.held_since, 'held_since', -FOREVER, FOREVER)
@@ -57,7 +65,6 @@ local function read(stored, size)
   if state.current > state.ticket or state.void > state.ticket then
     corrupt("'current' and 'void' can't be above 'ticket'")
   end
-  local known = FIELDS - (version == 1 and #NEW or 0)
   if stored.auto and version > WITHOUT_AUTO then
     state.auto, known = automatic().read(stored, state.ticket), known + 1
   end
@@ -74,18 +81,10 @@ local function read(stored, size)
       end
     end
   end
-  return state, version > 1 and before or nil, more
+  return state, version > 1, more
 end
 
 -- --- the rules -------------------------------------------------------------------------------------
-
-local function full_until(state)
-  if not full(state) then return 0 end
-  local ends = {}
-  for _, lapse in pairs(state.running) do ends[#ends + 1] = lapse end
-  table.sort(ends)
-  return ends[state.leases - state.max_running + 1]
-end
 
 local function revoke_all(state)
   if state.limits then state.limits.revoke(state) end
@@ -120,7 +119,14 @@ local function settle(state, now)
   end
   state.seen = now
   if state.held_since then
-    local stop = math.max(state.held_until, full_until(state))
+    local function full_until()
+      if not full(state) then return 0 end
+      local ends = {}
+      for _, lapse in pairs(state.running) do ends[#ends + 1] = lapse end
+      table.sort(ends)
+      return ends[state.leases - state.max_running + 1]
+    end
+    local stop = math.max(state.held_until, full_until())
     if stop <= now then resumed(state, stop) end
   end
   if state.error > 0 and state.error_until <= now then state.error, state.error_until = 0, 0 end
@@ -132,6 +138,7 @@ local function settle(state, now)
 end
 
 local function lapses(state)
+  local IDLE_KEPT = 60000000
   if state.ephemeral == 0 or state.held_since or state.leases > 0 then return FOREVER end
   local slots = state.due + state.held + (state.burst + 1) * state.interval
   return math.min(FOREVER, slots + (state.limits and state.limits.kept(state) or 0) + IDLE_KEPT)
@@ -166,10 +173,13 @@ end
 -- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is omitted if it is 1 and no units
 -- follow.
 local function go(state, slot, now, lease)
-  state.current = math.max(state.current, slot[1])
-  state.at = math.max(state.at, math.min(FOREVER, slot[2] + ((slot[3] or 1) - 1) * state.interval))
+  local ticket, at = slot[1], slot[2]
+  if slot[3] then at = at + (slot[3] - 1) * state.interval end
+  if at > FOREVER then at = FOREVER end
+  if ticket > state.current then state.current = ticket end
+  if at > state.at then state.at = at end
   if state.max_running > 0 then
-    set_lease(state, slot[1], now + lease)
+    set_lease(state, ticket, now + lease)
     recheck(state, now)
   end
 end
@@ -205,11 +215,6 @@ local function heal(state, mark)
   moved(state, length)
   set_back(state, length, {})
   return 1
-end
-
-local function note_error(state, reported, now)
-  if reported < state.error then return end
-  state.error, state.error_until = reported, now + ERROR_KEPT
 end
 
 local function are_too_far(state, command, slots, now)
@@ -361,13 +366,16 @@ local function take(state, command, missed, answer, now)
 end
 
 local function advance(state, command, answer, now)
+  local ERROR_KEPT = 60000000
   local known = command.generation == state.generation
   if known then
     answer.healed = heal(state, command.high_water_mark)
     if state.limits and command.settled then state.limits.settle(state, command.settled) end
     give_back(state, command.release)
   end
-  if command.error > 0 then note_error(state, command.error, now) end
+  if command.error > 0 and command.error >= state.error then
+    state.error, state.error_until = command.error, now + ERROR_KEPT
+  end
   local missed = #command.slots > 0 and use(state, command, answer, now) or {}
   if known and #missed > 0 then
     local never_granted = {}
@@ -386,39 +394,63 @@ local function same_limits(state, settings)
   return not state.limits and not limits
 end
 
--- Replace the limits; the new cells get what was counted. All of their fields are written, and old ones are removed.
-local function respread(state, settings)
-  local before = state.limits
-  state.has_others = true
-  state.limits = #settings > 0 and new_limits().respread(state, settings, before) or nil
-  state.stepped = state.limits and state.stepped or 0
-end
-
-local function configure(state, command)
-  local interval, burst = state.interval, state.burst
-  local late = state.limits and state.limits.lateness(state)
-  state.interval, state.burst = command.interval or interval, command.burst or burst
-  local bounds = command.auto or (not command.interval and state.auto)
-  if bounds then
-    automatic().adapt(state, bounds, command.interval)
-    state.has_others = command.auto ~= nil
-  elseif state.auto then
-    state.auto, state.has_others = nil, true
+-- Commands other than `advance`. What only they need is inside: a step creates all functions that aren't inside of
+-- another one, and finding the variables that they use costs more than most of them take to run.
+local function other(state, command, now)
+  -- Replace the limits; the new cells get what was counted. All of their fields are written, and old ones are removed.
+  local function respread(settings)
+    local before = state.limits
+    state.has_others = true
+    state.limits = #settings > 0 and new_limits().respread(state, settings, before) or nil
+    state.stepped = state.limits and state.stepped or 0
   end
-  local are_void = state.interval > interval or state.burst ~= burst
-  local early = state.limits and late - state.limits.lateness(state) or 0
-  local limits = command.limits
-  if limits and not same_limits(state, { [SETTINGS + 1] = #limits > 0 and limits or nil }) then are_void = true
-  else limits = nil end
-  if are_void or early > 0 then revoke_all(state) end
-  if early > 0 then state.limits.prolong(state, early) end
-  if limits then respread(state, limits) end
-  state.max_running = command.max_running or state.max_running
-  if state.max_running == 0 then state.running, state.leases = {}, 0 end
-end
 
-local function finish(state, command, now)
-  if command.generation ~= state.generation or state.max_running == 0 then return end
-  for _, ticket in ipairs(command.ended) do set_lease(state, ticket, nil) end
-  for _, ticket in ipairs(command.running) do set_lease(state, ticket, now + command.lease) end
+  local function configure()
+    local interval, burst = state.interval, state.burst
+    local late = state.limits and state.limits.lateness(state)
+    state.interval, state.burst = command.interval or interval, command.burst or burst
+    local bounds = command.auto or (not command.interval and state.auto)
+    if bounds then
+      automatic().adapt(state, bounds, command.interval)
+      state.has_others = command.auto ~= nil
+    elseif state.auto then
+      state.auto, state.has_others = nil, true
+    end
+    local are_void = state.interval > interval or state.burst ~= burst
+    local early = state.limits and late - state.limits.lateness(state) or 0
+    local limits = command.limits
+    if limits and not same_limits(state, { [SETTINGS + 1] = #limits > 0 and limits or nil }) then are_void = true
+    else limits = nil end
+    if are_void or early > 0 then revoke_all(state) end
+    if early > 0 then state.limits.prolong(state, early) end
+    if limits then respread(limits) end
+    state.max_running = command.max_running or state.max_running
+    if state.max_running == 0 then state.running, state.leases = {}, 0 end
+  end
+
+  local function finish()
+    if command.generation ~= state.generation or state.max_running == 0 then return end
+    for _, ticket in ipairs(command.ended) do set_lease(state, ticket, nil) end
+    for _, ticket in ipairs(command.running) do set_lease(state, ticket, now + command.lease) end
+  end
+
+  if command.op == 'hold' then
+    local length = command.length
+    if command.refusal and state.auto then length = automatic().refused(state, command, revoke_all) end
+    state.held_until = math.max(state.held_until, math.min(FOREVER, now + length))
+    recheck(state, now)
+  elseif command.op == 'resume' then
+    state.held_until = 0
+    recheck(state, now)
+  elseif command.op == 'configure' then
+    configure()
+    recheck(state, now)
+  elseif command.op == 'reclaim' then
+    revoke_all(state)
+  elseif command.op == 'finish' then
+    finish()
+    recheck(state, now)
+  else
+    error({ err = 'ERR no rule for ' .. command.op })
+  end
 end

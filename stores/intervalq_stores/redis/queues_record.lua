@@ -56,9 +56,7 @@ local LAYOUT = 5
 local WITHOUT_AUTO = 4
 local WITHOUT_EDGES = 3
 local WITHOUT_LIMITS = 2
-local IDLE_KEPT = 60000000
 local MAX_TICKETS = 1000
-local ERROR_KEPT = 60000000
 
 -- Fields of the record that are whole numbers, and below their minimums (a clock may read anything). The first ones are
 -- the settings, in the order of the command; answers have all of them in this order.
@@ -68,8 +66,6 @@ local NUMBERS = {
 }
 local MINIMUM = { 1, 1, 0, 0, 0, 0, -FOREVER, 0, -FOREVER, 0, -FOREVER, -FOREVER, -FOREVER, 0, 0, -FOREVER }
 local SETTINGS = 5
-local FIELDS = #NUMBERS + 3  -- with version, generation and held_since; every lease is one more
-local NEW = { 'late', 'error', 'error_until' }  -- those that layout 1 doesn't have
 
 local function corrupt(why)
   error({ err = 'CORRUPT ' .. why })

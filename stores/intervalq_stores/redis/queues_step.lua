@@ -9,16 +9,11 @@ local function in_parts(command, arguments)
   end
 end
 
-local function layout_of(state)
-  return state.auto and LAYOUT or state.limits and state.limits.layout() or WITHOUT_LIMITS
-end
-
--- Store `state` until it `lapses`. Only fields that differ from `stored` are written; `before` has its numbers, and
--- is nil for a record that is new or lacks some of them, which is written whole. `more`: `stored` also has other
--- fields.
+-- Store `state` until it `lapses`. Only fields that differ from `stored` are written, or all fields of a record that
+-- `is_new` or lacks some of the numbers. `more`: `stored` also has other fields.
 -- All texts are made before the first write.
-local function keep(state, stored, more, before, lapses)
-  local changed, gone, n, is_new = {}, {}, 0, not before
+local function keep(state, stored, more, is_new, lapses)
+  local changed, gone, n = {}, {}, 0
   local function put(name, text)
     changed[n + 1], changed[n + 2] = name, text
     n = n + 2
@@ -26,16 +21,16 @@ local function keep(state, stored, more, before, lapses)
   for i = 1, #NUMBERS do
     local name = NUMBERS[i]
     local value = state[name]
-    if is_new or value ~= before[name] then put(name, written(value, name)) end
+    if is_new or value ~= stored[name] then put(name, written(value, name)) end
   end
   local held_since = state.held_since and written(state.held_since, 'held_since') or ''
   if is_new or held_since ~= stored.held_since then put('held_since', held_since) end
-  if is_new then
-    put('version', written(layout_of(state), 'version'))
-    put('generation', state.generation)
-  end
   local has_others = state.has_others
-  if has_others then put('version', written(layout_of(state), 'version')) end
+  if is_new then put('generation', state.generation) end
+  if is_new or has_others then
+    local layout = state.auto and LAYOUT or state.limits and state.limits.layout() or WITHOUT_LIMITS
+    put('version', written(layout, 'version'))
+  end
   if state.limits then state.limits.write(state, stored, put, is_new or has_others) end
   local auto = state.auto and automatic().written(state)
   if auto and (is_new or auto ~= stored.auto) then put('auto', auto) end
@@ -80,8 +75,9 @@ local function reply(answer, state, now)
     for ticket, lapse in pairs(state.running) do
       running[#running + 1], running[#running + 2] = ticket, lapse
     end
-    record = { state.generation, state.held_since or '', running }
-    for i = 1, #NUMBERS do record[i + 3] = state[NUMBERS[i]] end
+    record = { state.generation, state.held_since or '', running, state.interval, state.burst, state.max_running,
+      state.tolerance, state.ephemeral, state.ticket, state.due, state.current, state.at, state.void, state.held,
+      state.held_until, state.seen, state.late, state.error, state.error_until }
   end
   local reply = { now, answer.refused, answer.healed, answer.woken, answer.granted, answer.missed, answer.at_once,
     answer.first, answer.due, answer.count, answer.costs, answer.begun, record }
@@ -107,37 +103,15 @@ end
 local function opened(name, now, prepare)
   key = name
   local stored, size = fields()
-  local state, before, more = read(stored, size)
-  local record = { key = name, stored = stored, state = state, before = before, more = more }
+  local state, is_whole, more = read(stored, size)
+  local record = { key = name, stored = stored, state = state, is_new = not is_whole, more = more }
   if state then
     record.was_held = state.held_since
     if prepare then prepare(state) end
     settle(state, now)
-    if lapses(state) <= now then record.state, record.before, record.was_held, record.more = nil, nil, nil, true end
+    if lapses(state) <= now then record.state, record.is_new, record.was_held, record.more = nil, true, nil, true end
   end
   return record
-end
-
-local function other(state, command, now)
-  if command.op == 'hold' then
-    local length = command.length
-    if command.refusal and state.auto then length = automatic().refused(state, command, revoke_all) end
-    state.held_until = math.max(state.held_until, math.min(FOREVER, now + length))
-    recheck(state, now)
-  elseif command.op == 'resume' then
-    state.held_until = 0
-    recheck(state, now)
-  elseif command.op == 'configure' then
-    configure(state, command)
-    recheck(state, now)
-  elseif command.op == 'reclaim' then
-    revoke_all(state)
-  elseif command.op == 'finish' then
-    finish(state, command, now)
-    recheck(state, now)
-  else
-    error({ err = 'ERR no rule for ' .. command.op })
-  end
 end
 
 -- Does a command on a record. What is to follow: 'keep' it, 'drop' it, or nothing; nothing is written yet.
@@ -167,7 +141,7 @@ local function follow(record, what, answer)
     if record.was_held then wake(answer) end
   elseif what == 'keep' then
     local state = record.state
-    keep(state, record.stored, record.more, record.before, lapses(state))
+    keep(state, record.stored, record.more, record.is_new, lapses(state))
     if record.was_held and not state.held_since then wake(answer) end
   end
 end

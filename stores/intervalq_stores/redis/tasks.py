@@ -1,8 +1,8 @@
 """`redis://`, `rediss://`, `unix://`, and `+cluster` of the first two: durable tasks in a Redis or Valkey.
 
 A command is one atomic step of the server, in one script (tasks_*.lua). It may concern several queues, so all
-tasks are in five keys with one hash tag: in a cluster, one node has them all. To separate unrelated
-workloads, use databases of their own (`/1`) or other servers.
+tasks are in five keys with one hash tag, and each lock in a key with the same tag: in a cluster, one node has
+them all. To separate unrelated workloads, use databases of their own (`/1`) or other servers.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from struct import error as struct_error
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
-from intervalq.tasks.rules import Command
+from intervalq.tasks.rules import Acquire, Command, Release
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import Script, script
-from intervalq_stores.redis._task_codec import Unfit, answered, asked
+from intervalq_stores.redis._task_codec import BASE, WAKE, Unfit, answered, asked
 
 A = TypeVar("A")
 
-_BASE: Final = "intervalq:{tasks}:"  # the text in braces determines the cluster's slot
 _POLICY: Final = "maxmemory_policy:"
-_KEYS: Final = tuple(_BASE + part for part in ("tasks", "index", "sessions", "marks", "meta"))
+_KEYS: Final = tuple(BASE + part for part in ("tasks", "index", "sessions", "marks", "meta"))
 
 
 class RedisTaskStore:
@@ -52,8 +51,9 @@ class RedisTaskStore:
             name, arguments = asked(command)
             clock = "" if now is None else str(now)
             chance = str(random.getrandbits(31))
-            sent = (str(len(_KEYS)), *_KEYS, name, clock, chance, self._cluster, *arguments)
-            reply, _ = await self._server.run(_KEYS[0], _script(name), *sent)
+            keys = _keys(command)
+            sent = (str(len(keys)), *keys, name, clock, chance, self._cluster, *arguments)
+            reply, _ = await self._server.run(keys[0], _script(name), *sent)
         except (UnicodeEncodeError, Unfit) as error:
             raise StoreError(self.url, f"{error}; nothing was done: omit that value") from error
         try:
@@ -68,7 +68,7 @@ class RedisTaskStore:
 
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
         """See `Waking.wakeups`."""
-        return self._server.subscribed(f"{_BASE}wake:{session}")
+        return self._server.subscribed(f"{WAKE}{session}")
 
     async def advice(self) -> list[tuple[str, str]]:
         """The report for `doctor`: pairs of `ok`, `warning` or `error`, and a sentence."""
@@ -91,6 +91,11 @@ class RedisTaskStore:
         await self._server.close()
 
 
+def _keys(command: Command[Any]) -> tuple[str, ...]:
+    """The keys of a command."""
+    return (f"{BASE}lock:{command.name}",) if isinstance(command, Acquire | Release) else _KEYS
+
+
 def _script(name: str) -> Script:
     """The script of a command."""
     return script(*_PARTS[name])
@@ -101,6 +106,7 @@ def _files(*parts: str) -> tuple[str, ...]:
 
 
 _PARTS: Final = {
+    **dict.fromkeys(("acquire", "release"), ("tasks_locks.lua",)),
     "modify": _files("changes", "modify"),
     "work": _files("changes", "work"),
     **dict.fromkeys(("begin", "beat", "end"), _files("changes", "sessions")),

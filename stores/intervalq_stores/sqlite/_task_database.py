@@ -9,7 +9,8 @@ from typing import Any, Final
 from intervalq.errors import StoreUnavailable
 from intervalq_stores._files.json_records import corrupt, newer
 from intervalq_stores.sqlite._file import SQLiteFile, code_of
-from intervalq_stores.sqlite._task_table import LAYOUT, SCHEMA, STEPS, SQLiteTable
+from intervalq_stores.sqlite._task_layout import LAYOUT, SCHEMA, STEPS
+from intervalq_stores.sqlite._task_table import SQLiteTable
 
 _PRAGMAS: Final = (
     "PRAGMA cache_size = -16000",  # KiB: ids that are not in order touch many pages

@@ -8,58 +8,19 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from intervalq.tasks.rules import COUNTED, SECOND, Count, Mark, QueueStats, Row, Select, Session, sound, typed
-
-LAYOUT: Final = 2
-"""The version of these tables. Any released change to them increments it and adds a step to `STEPS`."""
-
-_FOR_LOOKS: Final = (
-    # Tasks that wait behind others, by time, and tasks that were claimed before. Few tasks are in these
-    # indexes.
-    "CREATE INDEX intervalq_tasks_waiting ON intervalq_tasks (queue, at, waiting) WHERE waiting",
-    """CREATE INDEX intervalq_tasks_again ON intervalq_tasks (queue, claims)
-    WHERE claims > 0 AND session IS NULL""",
+from intervalq.tasks.rules import (
+    COUNTED,
+    SECOND,
+    Count,
+    Held,
+    Mark,
+    QueueStats,
+    Row,
+    Select,
+    Session,
+    sound,
+    typed,
 )
-
-_CLOCK: Final = (
-    # About the latest reading of the clock.
-    "CREATE TABLE intervalq_clock (seen INTEGER NOT NULL)",
-    "INSERT INTO intervalq_clock VALUES (0)",
-)
-
-SCHEMA: Final = (
-    """CREATE TABLE intervalq_tasks (
-    id TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, queue TEXT NOT NULL, at INTEGER NOT NULL,
-    json TEXT NOT NULL, key TEXT, place INTEGER NOT NULL, waiting INTEGER NOT NULL, session TEXT,
-    until INTEGER, claims INTEGER NOT NULL, attempt INTEGER NOT NULL, error TEXT NOT NULL,
-    created INTEGER NOT NULL, modified INTEGER NOT NULL, dedupe TEXT, dedupe_for INTEGER NOT NULL,
-    ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0)""",
-    # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
-    "CREATE INDEX intervalq_tasks_ready ON intervalq_tasks (queue, ready) WHERE ready IS NOT NULL",
-    "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
-    "CREATE INDEX intervalq_tasks_key ON intervalq_tasks (queue, key, place) WHERE key IS NOT NULL",
-    *_FOR_LOOKS,
-    """CREATE TABLE intervalq_sessions (
-    id TEXT PRIMARY KEY NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL, consumer TEXT NOT NULL,
-    expiry INTEGER NOT NULL, started INTEGER NOT NULL, beaten INTEGER NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE intervalq_marks (
-    queue TEXT NOT NULL, key TEXT NOT NULL, id TEXT NOT NULL, until INTEGER, PRIMARY KEY (queue, key))""",
-    "CREATE INDEX intervalq_marks_until ON intervalq_marks (until) WHERE until IS NOT NULL",
-    *_CLOCK,
-    "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
-    f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
-)
-
-STEPS: Final[dict[int, tuple[str, ...]]] = {
-    1: (
-        "ALTER TABLE intervalq_tasks ADD COLUMN begun INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE intervalq_tasks ADD COLUMN alone INTEGER NOT NULL DEFAULT 0",
-        "UPDATE intervalq_tasks SET begun = 1 WHERE session IS NOT NULL",  # a claim was an attempt
-        *_FOR_LOOKS,
-        *_CLOCK,
-    )
-}
-"""The statements that upgrade tables of each older layout to the next one."""
 
 FIELDS: Final = ", ".join(Row._fields)
 
@@ -67,7 +28,7 @@ _WINDOW: Final = 16
 """A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
 
 _SWEPT: Final = 16
-"""How many marks a sweep forgets: more than a command creates on average."""
+"""How many marks or locks a sweep forgets: more than a command creates on average."""
 
 _GET: Final = f"SELECT {FIELDS} FROM intervalq_tasks"  # noqa: S608 - our own names
 _GET_ALL: Final = f"{_GET} WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -290,6 +251,20 @@ class SQLiteTable:
         """See `Table.sweep_marks`."""
         some = "SELECT rowid FROM intervalq_marks WHERE until <= ? LIMIT ?"
         self.rows(f"DELETE FROM intervalq_marks WHERE rowid IN ({some})", now, _SWEPT)  # noqa: S608 - our own
+
+    def lock(self, name: str) -> Held | None:
+        """See `Table.lock`."""
+        found = self.rows("SELECT * FROM intervalq_locks WHERE name = ?", name)
+        return sound(Held._make(found[0])) if found else None
+
+    def put_lock(self, lock: Held) -> None:
+        """See `Table.put_lock`."""
+        self.rows("REPLACE INTO intervalq_locks VALUES (?, ?, ?, ?, ?)", *lock)
+
+    def sweep_locks(self, before: int) -> None:
+        """See `Table.sweep_locks`."""
+        some = "SELECT name FROM intervalq_locks WHERE until <= ? LIMIT ?"
+        self.rows(f"DELETE FROM intervalq_locks WHERE name IN ({some})", before, _SWEPT)  # noqa: S608 - our own
 
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""

@@ -18,7 +18,8 @@ from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 from intervalq_stores.sqlite._task_batches import do
 from intervalq_stores.sqlite._task_database import TaskDatabase, check, layout_of, make
-from intervalq_stores.sqlite._task_table import LAYOUT, SQLiteTable
+from intervalq_stores.sqlite._task_layout import LAYOUT
+from intervalq_stores.sqlite._task_table import SQLiteTable
 
 A = TypeVar("A")
 

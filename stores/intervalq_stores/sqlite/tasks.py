@@ -20,7 +20,8 @@ from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 from intervalq_stores.sqlite._store import SQLiteBase
 from intervalq_stores.sqlite._task_batches import do
 from intervalq_stores.sqlite._task_database import TaskDatabase
-from intervalq_stores.sqlite._task_table import LAYOUT, SQLiteTable
+from intervalq_stores.sqlite._task_layout import LAYOUT
+from intervalq_stores.sqlite._task_table import SQLiteTable
 from intervalq_stores.sqlite._task_transaction import Holder, SQLiteTransaction, apply_on
 
 A = TypeVar("A")

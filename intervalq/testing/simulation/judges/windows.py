@@ -37,9 +37,9 @@ def windows(seen: Observer, plan: Plan) -> Findings:
             if units <= limit.most:
                 continue
             unseen = max(ways.unseen(each.job.process, each.at) for each in starts[: place + 1])
-            issued = min(_issued(seen, each) for each in window)
-            name, known = start.record, Starts(seen, plan)
-            grown = known.error_of(name, issued, start.at) - known.error_of(name, issued, issued)
+            name, known, issued = start.record, Starts(seen, plan), [_issued(seen, each) for each in window]
+            allowed = min(known.error_of(name, at, at) for at in issued)
+            grown = known.error_of(name, min(issued), start.at) - allowed
             shorter = bisect_right(clock, clock[place] - length + 2 * (unseen + grown))
             if unseen + grown > 0 and _units(seen, limit, starts[shorter : place + 1]) <= limit.most:
                 continue

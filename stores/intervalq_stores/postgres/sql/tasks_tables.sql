@@ -10,8 +10,8 @@ begin
     if to_regclass('intervalq.tasks_version') is not null then
         select max(v.number) into found from intervalq.tasks_version v;
     end if;
-    if found > 2 then
-        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 2'
+    if found > 3 then
+        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 3'
             using errcode = 'IQ002';
     elsif found is null and to_regclass('intervalq.tasks') is not null then
         raise exception '%', 'schema intervalq has tasks of a version that is not known, and nothing was done: insert '
@@ -131,6 +131,16 @@ create table if not exists intervalq.marks (
     primary key (queue, key)
 );
 create index if not exists marks_until on intervalq.marks (until) where until is not null;
+
+-- Exclusive locks: who holds one until when, and those that were released or let expire within a day.
+create table if not exists intervalq.locks (
+    name text collate "C" primary key,
+    owner text collate "C" not null,  -- empty: it was released
+    fence bigint not null,
+    until bigint not null,
+    expiry bigint not null
+) with (fillfactor = 50);
+create index if not exists locks_until on intervalq.locks (until);
 
 -- Lines of keys whose first task was removed in a transaction that could not see the next one.
 create table if not exists intervalq.unfed (

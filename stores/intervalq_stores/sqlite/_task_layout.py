@@ -1,0 +1,65 @@
+"""The tables of tasks in SQLite, and the steps that bring those of an older version up to date."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LAYOUT: Final = 3
+"""The version of these tables. Any released change to them increments it and adds a step to `STEPS`."""
+
+_FOR_LOOKS: Final = (
+    # Tasks that wait behind others, by time, and tasks that were claimed before. Few tasks are in these
+    # indexes.
+    "CREATE INDEX intervalq_tasks_waiting ON intervalq_tasks (queue, at, waiting) WHERE waiting",
+    """CREATE INDEX intervalq_tasks_again ON intervalq_tasks (queue, claims)
+    WHERE claims > 0 AND session IS NULL""",
+)
+
+_CLOCK: Final = (
+    # About the latest reading of the clock.
+    "CREATE TABLE intervalq_clock (seen INTEGER NOT NULL)",
+    "INSERT INTO intervalq_clock VALUES (0)",
+)
+
+_LOCKS: Final = (
+    """CREATE TABLE intervalq_locks (
+    name TEXT PRIMARY KEY NOT NULL, owner TEXT NOT NULL, fence INTEGER NOT NULL, until INTEGER NOT NULL,
+    expiry INTEGER NOT NULL) WITHOUT ROWID""",
+    "CREATE INDEX intervalq_locks_until ON intervalq_locks (until)",
+)
+
+SCHEMA: Final = (
+    """CREATE TABLE intervalq_tasks (
+    id TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, queue TEXT NOT NULL, at INTEGER NOT NULL,
+    json TEXT NOT NULL, key TEXT, place INTEGER NOT NULL, waiting INTEGER NOT NULL, session TEXT,
+    until INTEGER, claims INTEGER NOT NULL, attempt INTEGER NOT NULL, error TEXT NOT NULL,
+    created INTEGER NOT NULL, modified INTEGER NOT NULL, dedupe TEXT, dedupe_for INTEGER NOT NULL,
+    ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0)""",
+    # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
+    "CREATE INDEX intervalq_tasks_ready ON intervalq_tasks (queue, ready) WHERE ready IS NOT NULL",
+    "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
+    "CREATE INDEX intervalq_tasks_key ON intervalq_tasks (queue, key, place) WHERE key IS NOT NULL",
+    *_FOR_LOOKS,
+    """CREATE TABLE intervalq_sessions (
+    id TEXT PRIMARY KEY NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL, consumer TEXT NOT NULL,
+    expiry INTEGER NOT NULL, started INTEGER NOT NULL, beaten INTEGER NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE intervalq_marks (
+    queue TEXT NOT NULL, key TEXT NOT NULL, id TEXT NOT NULL, until INTEGER, PRIMARY KEY (queue, key))""",
+    "CREATE INDEX intervalq_marks_until ON intervalq_marks (until) WHERE until IS NOT NULL",
+    *_CLOCK,
+    *_LOCKS,
+    "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
+    f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
+)
+
+STEPS: Final[dict[int, tuple[str, ...]]] = {
+    1: (
+        "ALTER TABLE intervalq_tasks ADD COLUMN begun INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE intervalq_tasks ADD COLUMN alone INTEGER NOT NULL DEFAULT 0",
+        "UPDATE intervalq_tasks SET begun = 1 WHERE session IS NOT NULL",  # a claim was an attempt
+        *_FOR_LOOKS,
+        *_CLOCK,
+    ),
+    2: _LOCKS,
+}
+"""The statements that upgrade tables of each older layout to the next one."""
