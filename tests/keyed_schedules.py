@@ -1,0 +1,264 @@
+"""Random schedules of keys under one rate in virtual time: real handles and rules, faults, and judges.
+
+A schedule has several processes, each with a line of its own to one store, and keys whose jobs wait in some
+of them. Requests and answers are slow, lost, or delivered twice; processes are cut off for ever; all of them
+stand still for a moment; the queue or a key is paused and goes on. The judges know only docs/promises.md:
+when which job began, and what users did.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import anyio
+
+from intervalq import IntervalQueue
+from intervalq.errors import IntervalqError, StoreTimeout, StoreUnavailable
+from intervalq.keyed import Common, KeyedAnswer
+from intervalq.rules import Answer, Command
+from intervalq.testing.virtual import virtual_micros, virtual_time
+from intervalq_stores.memory.queues import MemoryStore
+
+
+@dataclass(eq=False)
+class Line:
+    """A store at the end of a line that may lose, delay and copy; from outside, a store."""
+
+    behind: MemoryStore
+    delay: float
+    dice: Random
+    lost: float = 0.0
+    again: float = 0.0
+    is_cut: bool = False
+
+    def __post_init__(self) -> None:
+        self.url = self.behind.url
+        self.wakeups = self.behind.wakeups
+
+    async def _way(self) -> None:
+        await anyio.sleep(self.dice.uniform(0.5, 1) * self.delay)
+        if self.is_cut:
+            raise StoreUnavailable(self.url, "no way to it")
+
+    async def _both_ways(self, step: Any) -> Any:
+        await self._way()
+        if self.dice.random() < self.lost:
+            raise StoreTimeout(self.url, "the request was lost")
+        answer = await step()
+        if self.dice.random() < self.again:
+            await anyio.sleep(self.dice.uniform(0, 2) * self.delay)
+            await step()  # delivered once more, and nobody hears its answer
+        await self._way()
+        if self.dice.random() < self.lost:
+            raise StoreTimeout(self.url, "the answer was lost")
+        return answer
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        """See `Store.apply`."""
+        made: Answer = await self._both_ways(lambda: self.behind.apply(queue, command, now))
+        return made
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        """See `Pairing.apply_keyed`."""
+        made: KeyedAnswer = await self._both_ways(lambda: self.behind.apply_keyed(queue, command, known, now))
+        return made
+
+    async def names(self) -> list[str]:
+        """See `Store.names`."""
+        return await self.behind.names()
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`."""
+
+
+@dataclass
+class Seen:
+    """What happened: starts with their keys, costs and processes; pauses; which processes live."""
+
+    starts: list[tuple[int, str, int, int]] = field(default_factory=list)
+    pauses: list[tuple[int, int, str]] = field(default_factory=list)
+    """From when to when, and of which key; empty: of the queue."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Jobs of live processes that have not begun."""
+    troubles: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """Records in the store after a long idle time."""
+
+
+class Schedule:
+    """One random schedule.
+
+    Args:
+        seed: of all choices.
+        calm: whether there are no faults and no pauses, so that shares can be judged.
+    """
+
+    def __init__(self, seed: int, *, calm: bool) -> None:
+        self.dice = dice = Random(f"{seed}:{calm}")
+        self.calm = calm
+        self.interval = dice.choice((0.01, 0.02, 0.05, 0.1))
+        self.own = None if calm or dice.random() < 0.5 else self.interval * dice.choice((1.0, 2.5, 4.0))
+        self.each = "shared" if self.own is None else 1 / self.own
+        self.keys = [f"k{number}" for number in range(dice.randint(2, 6))]
+        self.weights = {key: 1 if self.own else dice.choice((1, 1, 2, 3)) for key in self.keys}
+        self.backlog = 40 if calm else 0
+        self.seen = Seen()
+        self.lines: list[Line] = []
+        self.stalls = not calm and dice.random() < 0.5
+
+    async def run(self) -> Seen:
+        """Run it to its end."""
+        dice, store = self.dice, MemoryStore(clock=virtual_micros)
+        delay = dice.choice((0.0002, 0.001)) if self.calm else dice.choice((0.0002, 0.001, 0.003, 0.02))
+        processes = dice.randint(1, 4)
+        for number in range(processes):
+            faulty = not self.calm and dice.random() < 0.6
+            self.lines.append(
+                Line(
+                    store, delay, Random(f"{number}:{dice.random()}"),
+                    lost=0.05 if faulty else 0.0, again=0.1 if faulty else 0.0,
+                )
+            )  # fmt: skip
+        async with anyio.create_task_group() as group:
+            if not self.calm:
+                group.start_soon(self._pauses, store)
+                if self.stalls:
+                    group.start_soon(self._stalls)
+            for number, line in enumerate(self.lines):
+                dies = not self.calm and number > 0 and dice.random() < 0.3
+                group.start_soon(self._process, number, line, dies)
+        await anyio.sleep(100)
+        async with (
+            IntervalQueue("api", interval=self.interval, each=self.each, store=store) as queue,
+            queue["last"].slot(),
+        ):
+            pass
+        self.seen.left = await store.names()
+        return self.seen
+
+    async def _process(self, number: int, line: Line, dies: bool) -> None:
+        queue = IntervalQueue("api", interval=self.interval, each=self.each, store=line)
+        mine = self.keys if self.calm else [key for key in self.keys if self.dice.random() < 0.7]
+        if self.calm and len(self.lines) >= 2:  # each key in one process, as keys are weighed there
+            mine = [key for at, key in enumerate(self.keys) if at % len(self.lines) == number]
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                for key in mine:
+                    count = self.backlog or self.dice.randint(1, 12)
+                    for _ in range(count):
+                        at = 0.0 if self.calm else self.dice.uniform(0, 3) * self.dice.random()
+                        cost = 1 if self.calm else self.dice.choice((1, 1, 1, 1, 3))
+                        group.start_soon(self._job, number, queue, key, at, cost)
+                if dies:
+                    await anyio.sleep(self.dice.uniform(0.05, 1.5))
+                    line.is_cut = True
+                    scope.cancel()
+        if not dies:
+            await queue.close()
+
+    async def _job(self, number: int, queue: IntervalQueue, key: str, at: float, cost: int) -> None:
+        await anyio.sleep(at)
+        self.seen.waiting[key] += 1
+        began = False
+        try:
+            while not began:
+                with suppress(StoreUnavailable, StoreTimeout):  # at first contact, they are errors at once
+                    async with queue.key(key, weight=self.weights[key]).slot(cost=cost):
+                        began = True
+                        self.seen.starts.append((virtual_micros(), key, cost, number))
+        except IntervalqError as error:
+            self.seen.troubles.append(f"a job of {key} in {number}: {error!r}")
+        finally:
+            self.seen.waiting[key] -= 1
+
+    async def _pauses(self, store: MemoryStore) -> None:
+        """Somebody near the store pauses the queue, or a key that has a record, for a while."""
+        queue = IntervalQueue("api", interval=self.interval, each=self.each, store=store)
+        for _ in range(self.dice.randint(0, 3)):
+            await anyio.sleep(self.dice.uniform(0.1, 0.8))
+            key = self.dice.choice(["", "", *self.keys])
+            handle = queue[key] if key else queue
+            await handle.pause()
+            since = virtual_micros()
+            await anyio.sleep(self.dice.uniform(0.2, 1.0))
+            self.seen.pauses.append((since, virtual_micros(), key))
+            await handle.resume()
+        await queue.close()
+
+    async def _stalls(self) -> None:
+        """All processes stand still for a moment, now and then."""
+        loop: Any = __import__("asyncio").get_running_loop()
+        for _ in range(self.dice.randint(1, 4)):
+            await anyio.sleep(self.dice.uniform(0.05, 0.6))
+            loop.stall(self.dice.uniform(0.2, 3) * self.interval)
+
+    # --- the judges -----------------------------------------------------------------------------------
+
+    def verdict(self) -> list[str]:
+        """What broke a promise."""
+        starts, step = sorted(self.seen.starts), round(self.interval * 1e6)
+        found = [*self.seen.troubles]
+        found += [f"{count} jobs of {key} never began" for key, count in self.seen.waiting.items() if count]
+        found += self._spacing(starts, step, "all keys")
+        if self.own is not None:
+            for key in self.keys:
+                mine = [start for start in starts if start[1] == key]
+                found += self._spacing(mine, round(self.own * 1e6), key)
+        # For two round trips or 50 ms, and 100 ms more in a process that wakes late, granted jobs may begin.
+        # A copy of a request, or a moment in which processes stand still, makes round trips longer.
+        trip = 4 * max(line.delay for line in self.lines) + 3 * self.interval * self.stalls
+        grace = round(max(0.05, 2 * trip) * 1e6) + 100_000 + min(step, 50_000)
+        for since, until, key in self.seen.pauses:
+            began = [at for at, whose, *_ in starts if since + grace < at < until and key in {"", whose}]
+            if began:
+                found.append(f"{len(began)} jobs began in the pause of {key or 'the queue'} at {since}")
+        if self.calm:
+            found += self._shares(starts, step)
+        if {*self.seen.left} - {"api", "api:last"}:
+            found.append(f"left behind: {self.seen.left}")
+        return found
+
+    def _spacing(self, starts: list[tuple[int, str, int, int]], step: int, whose: str) -> list[str]:
+        """Starts are an interval apart, minus the tolerance, which is the common one, or what is too far."""
+        tolerance = round(self.interval * 1e5) + 1
+        far = 2 * max(round(line.delay * 1e6) for line in self.lines)
+        least = -tolerance - (far if far * 3 > tolerance else 0)
+        return [
+            f"{whose}: {b[0] - a[0]} us between two starts, after a cost of {a[2]}"
+            for a, b in pairwise(starts)
+            if b[0] - a[0] < a[2] * step + least
+        ]
+
+    def _shares(self, starts: list[tuple[int, str, int, int]], step: int) -> list[str]:
+        """While all keys wait, each has its turns, and no slot stays empty."""
+        found = []
+        last = {key: max(at for at, whose, *_ in starts if whose == key) for key in self.keys}
+        instants = [at for at, *_ in starts]
+        begin = bisect_left(instants, instants[0] + 6 * step * sum(self.weights.values()) // 2)
+        end = bisect_left(instants, min(last.values()))
+        while_all = starts[begin:end]
+        total, counted = len(while_all), Counter([key for _, key, *_ in while_all])
+        if total >= 20:
+            for key in self.keys:
+                share = total * self.weights[key] / sum(self.weights.values())
+                if abs(counted[key] - share) > 2 * self.weights[key] + 2:
+                    found.append(f"{key} has {counted[key]} of {total} starts instead of {share:.0f}")
+        used = (len(starts) - 1) * step / (instants[-1] - instants[0])
+        if used < 0.93:
+            found.append(f"only {used:.2f} of the slots were used")
+        return found
+
+
+def verdict(seed: int) -> list[str]:
+    """What one schedule broke; every fourth one is calm."""
+    schedule = Schedule(seed, calm=seed % 4 == 0)
+    virtual_time(schedule.run, horizon=400)  # far more than the jobs and the idle time take
+    return schedule.verdict()

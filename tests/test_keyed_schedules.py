@@ -1,0 +1,21 @@
+"""Random schedules of keys under one rate keep every promise, and judges that find each planted bug."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyed_bugs import BUGS, is_found
+from keyed_schedules import verdict
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_schedule_keeps_every_promise(seed: int) -> None:
+    assert verdict(seed) == []
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    """Its first schedule finds it, and nothing is found there without it."""
+    seed = BUGS[name].seed
+    assert is_found(name, seed)
+    assert verdict(seed) == []
