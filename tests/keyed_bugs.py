@@ -83,7 +83,7 @@ BUGS: Final = {
         "starts of one key are at least its interval minus the tolerance apart", 3, keyed, "_paced", _of_all
     ),
     "a key may begin much later than its common slot allows": Bug(
-        "minus the tolerance, which is the common one for both", 202, keyed, "_tolerance",
+        "minus the tolerance, which is the common one for both", 13, keyed, "_tolerance",
         lambda common, pace: 8 * _TOLERANCE(common, pace),
     ),
     "a key takes its whole backlog in a turn": Bug(
