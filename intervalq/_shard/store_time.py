@@ -83,15 +83,16 @@ class StoreTime:
     def reading(self, sent: int, received: int, now: int) -> None:
         """Note that the store's clock read `now` between two readings of the local one.
 
-        A reading that shows a step replaces the estimate, and may have been under way for seconds. Better
-        readings are asked for before its error is reported, because all shards and windows allow for that
-        error as long as the record keeps it.
+        A reading that shows a step replaces the estimate, and may have been under way for seconds. If so,
+        better readings are asked for before its error is reported, because all shards and windows allow for
+        that error as long as the record keeps it. If not, none are: a clock that is stepped again and again
+        would keep the jobs of this shard from beginning.
         """
-        steps = self.clock.steps
+        steps, error = self.clock.steps, self.clock.error(received)
         self.clock.learn(sent, received, now)
         if self._shared is not self:
             self._shared.clock.learn(sent, received, now)
-        if self.clock.steps != steps:
+        if self.clock.steps != steps and self.clock.error(received) > 2 * error:
             self._shared.checks = 0
 
     def answer_came_late(self, waited: int) -> None:
