@@ -164,7 +164,7 @@ def test_the_readme_is_short_and_shows_an_example_early() -> None:
 
 
 def test_links_of_the_readme_are_in_one_place() -> None:
-    """`hatch_build.py` rewrites these links for PyPI: see `test_packed.py`."""
+    """`.ci/hatch_build.py` rewrites these links for PyPI: see `test_packed.py`."""
     text = (ROOT / "README.md").read_text()
     definitions = re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
     assert sorted(targets(text)) == sorted(definitions), "links stand at the end of the page"

@@ -133,7 +133,7 @@ def test_links_of_the_readme_work_where_pypi_shows_it(monkeypatch: pytest.Monkey
     text = (ROOT / "README.md").read_text()
     hatchling = SimpleNamespace(MetadataHookInterface=object)  # only a build needs the real module
     monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", hatchling)
-    made = runpy.run_path(str(ROOT / "hatch_build.py"))["readme"]
+    made = runpy.run_path(str(ROOT / ".ci" / "hatch_build.py"))["readme"]
     assert "[docs/pacing.md][pacing]" in text
     alone = made(text, None)
     assert "| docs/pacing.md |" in alone
