@@ -41,7 +41,7 @@ from intervalq.tasks._spec.commands import (
     Worked,
 )
 from intervalq.tasks._spec.locks import acquire, release
-from intervalq.tasks._spec.row import COUNTED, SECOND, Held, Mark, QueueStats, Row, Session, sound
+from intervalq.tasks._spec.row import COUNTED, SECOND, LockRow, Mark, QueueStats, Row, Session, sound
 from intervalq.tasks._spec.table import Table
 from intervalq.tasks._spec.transitions import begun, cancelled, changed, claimed, freed, given_back, rest
 
@@ -63,8 +63,8 @@ __all__ = [
     "End",
     "Failed",
     "Finished",
-    "Held",
     "Insert",
+    "LockRow",
     "Mark",
     "Modified",
     "Modify",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from intervalq.tasks._spec.commands import Acquire, Acquired, Release
-from intervalq.tasks._spec.row import SECOND, Held
+from intervalq.tasks._spec.row import SECOND, LockRow
 from intervalq.tasks._spec.table import Table
 
 KEPT: Final = 86_400 * SECOND
@@ -36,7 +36,7 @@ def acquire(table: Table, command: Acquire, now: int) -> Acquired:
         return Acquired(0, lock.until - now)
     table.sweep_locks(now - KEPT)
     fence = now if lock is None else max(now, lock.fence + 1)
-    table.put_lock(Held(command.name, command.owner, fence, until, command.expiry))
+    table.put_lock(LockRow(command.name, command.owner, fence, until, command.expiry))
     return Acquired(fence)
 
 

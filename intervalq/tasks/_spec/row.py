@@ -95,7 +95,7 @@ class Mark(NamedTuple):
     """When it is free again; None: its task still exists."""
 
 
-class Held(NamedTuple):
+class LockRow(NamedTuple):
     """An exclusive lock that somebody holds, has let expire, or has released."""
 
     name: str
@@ -132,13 +132,13 @@ class QueueStats(NamedTuple):
     """False: the numbers above 10,000 are estimates, and so is `size`."""
 
 
-T = TypeVar("T", Row, Session, Mark, Held, QueueStats)
+T = TypeVar("T", Row, Session, Mark, LockRow, QueueStats)
 
 _SHAPES: Final[dict[type, Shape[Any]]] = {
     Row: Shape(Row, "task"),
     Session: Shape(Session, "session"),
     Mark: Shape(Mark, "the dedupe key of queue"),
-    Held: Shape(Held, "lock"),
+    LockRow: Shape(LockRow, "lock"),
     QueueStats: Shape(QueueStats, "queue"),
 }
 

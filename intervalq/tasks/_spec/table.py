@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from intervalq.tasks._spec.commands import Count, Select
-from intervalq.tasks._spec.row import Held, Mark, QueueStats, Row, Session
+from intervalq.tasks._spec.row import LockRow, Mark, QueueStats, Row, Session
 
 
 class Table(Protocol):
@@ -63,11 +63,11 @@ class Table(Protocol):
         """Forget some of the marks with `until <= now`."""
         ...
 
-    def lock(self, name: str) -> Held | None:
+    def lock(self, name: str) -> LockRow | None:
         """A lock, if it was held in the last days."""
         ...
 
-    def put_lock(self, lock: Held) -> None:
+    def put_lock(self, lock: LockRow) -> None:
         """Keep a lock."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from intervalq.tasks.rules import Count, Held, Mark, QueueStats, Row, Select, Session
+from intervalq.tasks.rules import Count, LockRow, Mark, QueueStats, Row, Select, Session
 
 
 class ModelTable:
@@ -15,7 +15,7 @@ class ModelTable:
         self.rows: dict[str, Row] = {}
         self.marks: dict[tuple[str, str], Mark] = {}
         self.living: dict[str, Session] = {}
-        self.locks: dict[str, Held] = {}
+        self.locks: dict[str, LockRow] = {}
         self._queues: tuple[str, ...] = ()
         self._chosen: list[str] | None = []
 
@@ -114,11 +114,11 @@ class ModelTable:
             if until is not None and until <= now:
                 del self.marks[name]
 
-    def lock(self, name: str) -> Held | None:
+    def lock(self, name: str) -> LockRow | None:
         """See `Table.lock`."""
         return self.locks.get(name)
 
-    def put_lock(self, lock: Held) -> None:
+    def put_lock(self, lock: LockRow) -> None:
         """See `Table.put_lock`."""
         self.locks[lock.name] = lock
 

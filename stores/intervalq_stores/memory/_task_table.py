@@ -10,7 +10,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final
 
-from intervalq.tasks.rules import Count, Held, Mark, QueueStats, Row, Select, Session
+from intervalq.tasks.rules import Count, LockRow, Mark, QueueStats, Row, Select, Session
 
 _WINDOW: Final = 16
 """A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
@@ -35,7 +35,7 @@ class MemoryTable:
         self._marks: dict[tuple[str, str], Mark] = {}
         self._ending: list[tuple[int, tuple[str, str]]] = []
         self._sessions: dict[str, Session] = {}
-        self._locks: dict[str, Held] = {}
+        self._locks: dict[str, LockRow] = {}
 
     # --- tasks --------------------------------------------------------------------------------------
 
@@ -179,11 +179,11 @@ class MemoryTable:
             if mark is not None and mark.until == until:
                 del self._marks[name]
 
-    def lock(self, name: str) -> Held | None:
+    def lock(self, name: str) -> LockRow | None:
         """See `Table.lock`."""
         return self._locks.get(name)
 
-    def put_lock(self, lock: Held) -> None:
+    def put_lock(self, lock: LockRow) -> None:
         """See `Table.put_lock`. The last one put is the last in order, so the first ones are the oldest."""
         self._locks.pop(lock.name, None)
         self._locks[lock.name] = lock

@@ -12,7 +12,7 @@ from intervalq.tasks.rules import (
     COUNTED,
     SECOND,
     Count,
-    Held,
+    LockRow,
     Mark,
     QueueStats,
     Row,
@@ -254,12 +254,12 @@ class SQLiteTable:
         some = "SELECT rowid FROM intervalq_marks WHERE until <= ? LIMIT ?"
         self.rows(f"DELETE FROM intervalq_marks WHERE rowid IN ({some})", now, _SWEPT)  # noqa: S608 - our own
 
-    def lock(self, name: str) -> Held | None:
+    def lock(self, name: str) -> LockRow | None:
         """See `Table.lock`."""
         found = self.rows("SELECT * FROM intervalq_locks WHERE name = ?", name)
-        return sound(Held._make(found[0])) if found else None
+        return sound(LockRow._make(found[0])) if found else None
 
-    def put_lock(self, lock: Held) -> None:
+    def put_lock(self, lock: LockRow) -> None:
         """See `Table.put_lock`."""
         self.rows("REPLACE INTO intervalq_locks VALUES (?, ?, ?, ?, ?)", *lock)
 
