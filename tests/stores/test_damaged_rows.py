@@ -226,7 +226,8 @@ async def test_postgres(empty_postgres_url: str, json_text: str, caplog: pytest.
 
 NOTICES = [
     *("x", "[]", "[[]]", '[["t"]]', '[["t", 1]]', '[["r", 1, 2]]', "{", "[" * 7_000, "7", '[["t", null]]'),
-    json.dumps([["t", *Row("id", 1, "q", 1, "1")[:-1], "x"]]),
+    json.dumps([["t", *Row("id", 1, "q", 1, "1")[:1], "x", *Row("id", 1, "q", 1, "1")[2:]]]),
+    *('[["x"]]', '[["x", "id"]]', '[["x", "id", "x"]]', '[["x", "id", null]]'),
 ]
 
 
