@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
+from intervalq import keyed, rules
 from intervalq._backends import QUEUES, backend
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import InvalidOption, UnsupportedOperation, short
-from intervalq.keyed import Common, KeyedAnswer, apply_keyed
-from intervalq.rules import Answer, Command, State, apply
+from intervalq.keyed import Common, KeyedAnswer
+from intervalq.rules import Answer, Command, State
 
 T = TypeVar("T")
 
@@ -174,7 +175,7 @@ class DocumentStore(ABC):
         def step(
             state: State | None, common: State | None, at: int
         ) -> tuple[State | None, State | None, KeyedAnswer]:
-            return apply_keyed(state, common, command, known, at)
+            return keyed.apply_keyed(state, common, command, known, at)
 
         return await self.update_pair(queue, known.record, step, now)
 
@@ -184,7 +185,7 @@ class DocumentStore(ABC):
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
-        return await self.update(queue, lambda state, at: apply(state, command, at), now)
+        return await self.update(queue, lambda state, at: rules.apply(state, command, at), now)
 
     async def aclose(self) -> None:  # noqa: B027 - most have nothing to close
         """See `Store.aclose`."""
