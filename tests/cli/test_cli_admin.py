@@ -112,7 +112,7 @@ def test_configure(intervalq: CommandLine) -> None:
 
 
 def test_configure_limits(intervalq: CommandLine) -> None:
-    intervalq("exec", "--name", "api", "--interval", "10ms", "--limit", "2/h", "--", "true")
+    intervalq("exec", "--name", "api", "--interval", "1h", "--limit", "2/h", "--", "true")
     found = json.loads(intervalq("configure", "api", "--limit", "3/h", "--limit", "9 t/h", "--json").stdout)
     assert [(each["limit"], each["left"]) for each in found["limits"]] == [("3/h", 2), ("9 t/h", 9)]
     assert not json.loads(intervalq("configure", "api", "--no-limits", "--json").stdout)["limits"]
