@@ -88,6 +88,34 @@ async def test_claims_made_while_their_session_is_removed_are_freed(
     assert sql(url, "select count(*) from intervalq.sessions") == [(1,)]
 
 
+@pytest.mark.parametrize("kind", ["ordinary", "plain", "idle"])
+async def test_claims_made_after_their_session_was_deleted_are_freed(
+    kind: str, url: str, store: PostgresTaskStore
+) -> None:
+    """Without its claims, the session's row is deleted while a claim that has not written yet is still waiting."""
+    await begun(store, "lost", expiry=1)
+    await begun(store, "s")
+    if kind == "ordinary":
+        await store.apply(inserts("a"))
+    elif kind == "plain":
+        await store.put("q", ['"a"'])
+    with psycopg.connect(url) as other:
+        other.execute("select pg_advisory_lock(intervalq._lock('c', ''))")  # of the consumer without a name
+        work = Work("lost", queues=("q",), limit=1, begins=1, most=4, idle=True)
+        [(now,)] = sql(url, "select intervalq._now(null)")  # or it would record the clock, which is a write
+        claiming = asyncio.ensure_future(store.apply(work, now))
+        await until(lambda: sql(url, "select pid from pg_locks where locktype = 'advisory' and not granted"))
+        assert (await store.apply(Beat("s"))).lapsed == ("lost",)
+        await store.apply(Beat("s"))
+        assert sql(url, "select id from intervalq.sessions") == [("s",)]
+    worked = await claiming
+    assert len(worked.claimed) + len(worked.ranges) == (kind != "idle")
+    await store.apply(Beat("s"))
+    for table in ("tasks", "ranges", "idle"):
+        assert sql(url, f"select session from intervalq.{table} where session is not null") == []
+    assert [row.attempt for row in await claim(store, "s")] == [1] * (kind != "idle")
+
+
 async def test_a_claim_is_settled_at_its_version_only(store: PostgresTaskStore) -> None:
     await begun(store, "s")
     await store.apply(inserts("a", "b"))

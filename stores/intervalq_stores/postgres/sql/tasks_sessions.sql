@@ -211,6 +211,37 @@ end
 $$;
 
 
+-- intervalq._free_orphans: free the claims of sessions that have no row any more. A statement that read its session
+-- before it was removed, and got its transaction's number only then, may claim after the row was deleted.
+create or replace function intervalq._free_orphans(now bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    s intervalq.sessions;
+begin
+    s.lapsed := false;  -- nobody has begun them: their answer came after the end of their session
+    for s.number in
+        with recursive held (n) as (
+            select min(t.session) from intervalq.tasks t where t.session is not null
+            union all
+            select (select min(t.session) from intervalq.tasks t where t.session > h.n) from held h where h.n is not null
+        ), ranged (n) as (
+            select min(r.session) from intervalq.ranges r
+            union all
+            select (select min(r.session) from intervalq.ranges r where r.session > h.n)
+            from ranged h where h.n is not null
+        )
+        select u.n from (
+            select h.n from held h union select r.n from ranged r union select i.session from intervalq.idle i
+        ) as u where u.n is not null and not exists (select from intervalq.sessions x where x.number = u.n)
+    loop
+        perform intervalq._free(s, now);
+    end loop;
+end
+$$;
+
+
 -- intervalq.beat: `rules.Beat`. Returns an array: whether the session is alive, how many claims it holds, which
 -- sessions had lapsed, the result of `guarded` if the clock is the server's, which saves a transaction, and the ids and
 -- versions of claims that were cancelled.
@@ -246,6 +277,7 @@ begin
     end if;
 
     perform intervalq._free_gone(now);
+    perform intervalq._free_orphans(now);
     perform intervalq.feed(now);
     delete from intervalq.marks m where (m.queue, m.key) in (
         select y.queue, y.key from intervalq.marks y where y.until <= now order by y.until limit 1000
