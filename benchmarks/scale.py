@@ -356,21 +356,16 @@ def main() -> None:
         "--only", type=words, default=["shards", "queues", "waiting"], help="some of the questions"
     )
     parser.add_argument("--shards", type=numbers, default=[1, 4, 16, 64])
-    parser.add_argument(
-        "--rate", type=float, default=200, help="rate of all shards together, in starts a second"
-    )
+    parser.add_argument("--rate", type=float, default=200, help="starts a second of all shards together")
     parser.add_argument("--callers", type=int, default=4, help="callers of each shard")
     parser.add_argument("--seconds", type=float, default=10, help="duration of each row of shards")
     parser.add_argument("--settle", type=float, default=4, help="seconds for all the shards to connect")
     parser.add_argument("--queues", type=numbers, default=[1, 100, 10_000])
-    parser.add_argument("--stores", type=words, default=["memory", "redis", "sqlite"], help="of queues")
+    parser.add_argument("--stores", type=words, default=["memory", "redis", "sqlite"], help="for queues")
     parser.add_argument("--jobs", type=int, default=10_000, help="least number of jobs of each row of queues")
     parser.add_argument("--workers", type=int, default=16, help="concurrent calls, of the rows of queues")
     parser.add_argument(
-        "--waiting",
-        type=numbers,
-        default=[1, 100, 10_000, 100_000],
-        help="numbers of waiting jobs, by add and by slot()",
+        "--waiting", type=numbers, default=[1, 100, 10_000, 100_000], help="waiting jobs, by add and slot()"
     )
     parser.add_argument("--threads", type=numbers, default=[1, 10, 100])
     parser.add_argument("--json", type=Path, help="write the figures here as well")
