@@ -125,7 +125,7 @@ def apply_keyed(
 
 
 def _opened(common: State | None, command: Command, known: Common, now: int) -> tuple[State | None, Answer]:
-    """The common record as of now, created or healed, unless its settings are others than the sender's."""
+    """The common record as of now, created or healed, unless its settings differ from the sender's."""
     opening = Advance(
         settings=known.settings,
         attach=command.attach,
@@ -236,10 +236,10 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
 
 
 def _moved(state: State, common: State, command: Advance, known: Common) -> int:
-    """How far the place of the first listed slot has moved away from it, as late grants of others do.
+    """How far late grants of other keys have moved the place of the first listed slot away from that slot.
 
-    The key waits for it, so its clock is set back by so much before the step. If it were not, a place that is
-    yet to come would be lost to a slot that is over.
+    The key waits for the place, so its clock is set back by that much before the step. Otherwise the slot
+    would be over, and its place, which is still to come, would be lost.
     """
     is_known = known.generation == common.generation and command.generation == state.generation
     is_held = common.held_since is not None or state.held_since is not None
@@ -320,7 +320,7 @@ def _places(
 
 
 def _known_places(common: State, known: Common, run: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """The known places of the first of these slots, as far as they follow each other like the slots."""
+    """The known places of the first of these slots, as far as they follow each other as the slots do."""
     if known.generation != common.generation:
         return ()
     places = dict(known.places)
@@ -344,7 +344,7 @@ def _applied(common: State, command: Advance, now: int) -> tuple[State, Answer]:
 
 
 def shown(answer: Answer, common: State | None) -> Answer:
-    """The answer as the key's shard takes it: its queue is held while the common one is."""
+    """The answer as the key's shard gets it: its queue is held while the common one is."""
     state = answer.state
     if state is None or common is None or common.held_since is None:
         return answer

@@ -13,14 +13,14 @@ SHARED: Final = "shared"
 """The text for keys that have no pace of their own."""
 
 NO_PACE: Final = 0
-"""The interval that stands for it."""
+"""The interval that stands for `SHARED`."""
 
 MAX_WEIGHT: Final = 1_000
-"""The largest weight: more is a mistake."""
+"""The largest weight; a larger one is taken for a mistake."""
 
 
 def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -> int | None:
-    """The interval of each key, in microseconds; `NO_PACE`: the common one; None: nothing is common.
+    """The interval of each key, in microseconds; `NO_PACE`: the common one; None: no common pace.
 
     Args:
         each: the option.

@@ -196,7 +196,7 @@ class Control(Handle):
         """The queues of the keys that the store knows, those with the most outstanding tickets first.
 
         A key that was idle for a minute is forgotten. This reads the names of all queues of the store, and
-        then one record for each key: it is for people who look, not to be called for each job. A key has no
+        then one record for each key: it is meant for operators, not to be called for each job. A key has no
         keys.
         """
         found = list[QueueState]()

@@ -54,7 +54,7 @@ class Handle:
 
         A key is any text of 1 to 10,000 characters; different texts are different keys. It leaves nothing
         behind, neither in this process, once nobody holds it, nor in the store, which forgets its record a
-        minute after it has stopped to matter.
+        minute after it has ceased to matter.
 
         If the queue has `each`, its keys are under its rate instead of separate: see `key` for weights.
         """
@@ -67,7 +67,7 @@ class Handle:
             key: see `__getitem__`.
             weight: how many starts the key has in a turn while other keys wait; with `each="shared"` only.
                 A turn of a key of weight 5 has five times as many as one of weight 1. The weight belongs to
-                this handle: each process says its own.
+                this handle: each process gives its own.
 
         Raises:
             InvalidOption: the weight is not from 1 to 1,000, or the keys of this queue have none.
@@ -79,7 +79,7 @@ class Handle:
         return self._keyed(token(key), weight)
 
     def _keyed(self, key: str, weight: int = 1) -> Self:
-        """The queue of a key as the record's name has it."""
+        """The queue of a key, given as it is written in the record's name."""
         if self._options.key is not None:
             raise TypeError(f"{self!r} is already the queue of a key")
         child = self._children.get(key)

@@ -7,8 +7,7 @@
   one is over, if there is time for an answer then: its owner may be late, and can be granted it late only
   while nobody has a later slot.
 - Tickets are taken for jobs that have none, at most `lookahead` of them, and together: when the shard has
-used
-  its previous ones, or before the queue runs out of tickets with waiting jobs. So a shard's slots are
+  used its previous ones, or before the queue runs out of tickets with waiting jobs. So a shard's slots are
   consecutive, and one request serves several starts.
 - A granted slot that is over is requested again at once if it can be granted late, which requires that nobody
   else was granted a later slot. Otherwise it is given up, and later grants stay as they are. Requesting these
@@ -70,9 +69,9 @@ class Situation:
     settles: bool = False
     """Whether jobs here take less of limits than their tickets, which is known when they have ended."""
     turn: int = 1
-    """How many slots to ask for together at least, if there are as many: see `KeyStore.turn`."""
+    """The least number of slots to request together, if there are as many: see `KeyStore.turn`."""
     behind: int | None = None
-    """How long before the next slot another key's comes: see `KeyStore.behind_other`; None: it doesn't."""
+    """The time from another key's slot to the next slot; None: there is none before it. See `KeyStore`."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot of the next ticket."""
 
@@ -148,9 +147,8 @@ def _take_at(now: Situation) -> float:
     """When to take tickets for jobs that have none.
 
     They are taken for as many jobs as possible together, so that their slots are consecutive and need only
-    one
-    request: once the slots of this shard have been used, or before the queue runs out of tickets with waiting
-    jobs. With a `lookahead` of one they are taken at once, so that shards take turns.
+    one request: once the slots of this shard have been used, or before the queue runs out of tickets with
+    waiting jobs. With a `lookahead` of one they are taken at once, so that shards take turns.
     """
     if now.lookahead == 1:
         return now.at

@@ -69,7 +69,7 @@ class Shard:
         self.loop: object = asyncio_loop() or self
         """asyncio's event loop that it belongs to; under another backend, an object that is no event loop."""
         self.clock = CLOCK.get()
-        own = keyed_on(store)  # between the slots of a key with a pace of its own, others have theirs
+        own = keyed_on(store)  # other keys have slots between those of a key with its own pace
         self.time = StoreTime(strict=strict, moves=own is None or not own.own_pace, beside=beside)
         self.line = WaitQueue()
         self.grants = Grants()
