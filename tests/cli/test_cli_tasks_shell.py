@@ -143,7 +143,7 @@ def test_wrong_use(tasks: Run, args: tuple[str, ...], reason: str) -> None:
 
 
 def test_a_claim_waits_for_a_task(tasks: Run) -> None:
-    """Also for one that is ready later."""
+    """It also waits for a task that becomes ready later."""
     threading.Timer(0, lambda: tasks("insert", "q", "1", "--delay", "100ms")).start()
     claim = one(tasks("claim", "q", "--wait", "1m"))
     assert claim["value"] == 1

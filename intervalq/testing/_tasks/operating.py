@@ -30,7 +30,7 @@ class OperatingTests(TaskSuiteBase):
 
     marks_cancelled: bool = True
     """A cancelled task that is claimed stays until its session has ended the work on it. False: it is
-    removed at once, and its session gets to know that as it can."""
+    removed at once, and its session learns of that in the way of the store."""
 
     def test_a_snoozed_task_comes_back_after_its_time_as_if_it_had_not_been_tried(
         self, portal: BlockingPortal, store: TaskStore, names: Names
@@ -91,7 +91,7 @@ class OperatingTests(TaskSuiteBase):
     def test_a_cancelled_task_that_nobody_has_claimed_is_gone(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Ready, for later, or behind another of its key, whose line closes up; an unknown id is no error."""
+        """Whether it is ready, delayed, or behind another of its key; an unknown id is no error."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
@@ -140,7 +140,7 @@ class OperatingTests(TaskSuiteBase):
     def test_a_running_task_keeps_its_key_until_its_session_has_ended_it(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Its heartbeat tells what to settle; that is no loss. Then the next of the key can be claimed."""
+        """Its heartbeat returns what to settle, no loss. Then the next of the key can be claimed."""
         if not self.marks_cancelled:
             return
 
@@ -165,7 +165,7 @@ class OperatingTests(TaskSuiteBase):
     def test_a_worker_may_settle_a_task_and_end_the_work_on_it_at_once(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """It said that it was done just before it was told: only the first of both does anything."""
+        """It settles the task just before it learns of the cancel: only the first one has an effect."""
         if not self.marks_cancelled:
             return
 
