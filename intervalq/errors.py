@@ -263,11 +263,11 @@ class ClaimLost(IntervalqError):
 
 
 class LockLost(IntervalqError):
-    """A lock was not refreshed in time, so somebody else may hold it. The code under it was cancelled."""
+    """A lock was not refreshed in time, so somebody else may hold it. Async code under it was cancelled."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"the lock {short(name)} was lost: it couldn't be refreshed before it expired. Give it a longer "
+            f"the lock {short(name)} was lost: it couldn't be refreshed in time. Give it a longer "
             "expiry, or don't block the event loop while you hold it"
         )
         self.name = name

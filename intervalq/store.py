@@ -257,7 +257,7 @@ def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
 def default_url() -> str:
     """The SQLite database in the user's state folder.
 
-    It is not a JSON file, because a step there rewrites all records: that takes five times as long with one
+    It is not a JSON file, because a step there rewrites all records: that takes four times as long with one
     queue, and hundreds of times as long with thousands of keyed ones (`benchmarks/embedded.py`).
     """
     from platformdirs import user_state_path  # noqa: PLC0415 - only needed without any other store

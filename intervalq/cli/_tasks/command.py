@@ -202,7 +202,7 @@ async def _dead(handle: Tasks, queue: str | None, limit: int) -> list[Task]:
 @tasks_store_option
 @json_option
 def sessions(store: str | None, *, as_json_: bool) -> None:
-    """Show the worker processes."""
+    """Show the worker processes, and the shells that hold claims."""
     found = on_tasks(store, Tasks.sessions)
     if as_json_:
         for session in found:
