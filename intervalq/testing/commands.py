@@ -1,4 +1,4 @@
-"""Random commands as from shards in trouble: late, repeated, out of order, for a lost record."""
+"""Random commands as shards in trouble send them: late, repeated, out of order, for a lost record."""
 
 from __future__ import annotations
 

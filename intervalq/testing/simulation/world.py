@@ -165,7 +165,7 @@ class World:
         self.loop.call_at(self.loop.time() + delay, self.users.cancel_first, process, context=process.context)
 
     def _reclaim(self, delay: float) -> None:
-        """The operator makes tickets void whose slots are near, behind slots that are granted."""
+        """The operator revokes tickets whose slots are near, behind slots that are granted."""
         verb, amount = "reclaim", 0.0
         if self.dice.random() < 0.2:
             verb, amount = "configure", round(self.plan.interval * self.dice.uniform(1, 4), 6)
