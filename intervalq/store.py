@@ -38,11 +38,11 @@ Step = Callable[[State | None, int], tuple[State | None, T]]
 """Takes the record (None: there is none) and the store's clock; returns the record to keep, and an answer."""
 
 PairStep = Callable[[State | None, State | None, int], tuple[State | None, State | None, T]]
-"""The same on the record of a key and the common one of all keys."""
+"""Like `Step`, on the record of a key and the common record of all keys."""
 
 
 class Store(Protocol):
-    """Holds the records of queues. A class of this shape, made from a URL, is all that a store is.
+    """Holds the records of queues. Any class with these methods that is created from a URL can be a store.
 
     A store belongs to the event loop that first used it. It connects at its first use, and keeps no
     connection that it doesn't need.
@@ -82,7 +82,7 @@ def checked_store(store: Store) -> Store:
     """An object that was given as a store of queues.
 
     Raises:
-        InvalidOption: it is no such store, for example one for durable tasks.
+        InvalidOption: it is not a store of queues, but for example one of durable tasks.
     """
     if not hasattr(store, "apply") or not hasattr(store, "names"):
         raise InvalidOption(
@@ -197,7 +197,7 @@ def wall_clock() -> int:
 
 
 def stopwatch() -> int:
-    """Microseconds on the clock by which shards measure; `Answer.trip` is given on it."""
+    """Microseconds on the clock that shards measure with; both instants in `Answer.trip` are on it."""
     return CLOCK.get().now()
 
 
@@ -224,7 +224,7 @@ def open_store(url: str | None = None) -> Store:
 
 
 def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
-    """The scheme of a URL, in lower case, and the URL; a path is turned into one.
+    """The scheme of a URL, in lower case, and the URL itself; a path is turned into a URL.
 
     Args:
         url: a URL or plain path.

@@ -109,7 +109,7 @@ class Options:
         )
 
     def units(self, cost: Cost) -> tuple[int, tuple[int, ...]]:
-        """How many slots a job takes, and what of each limit; nothing: see `rules.Units`.
+        """How many slots a job takes, and what of each limit; for an empty tuple see `rules.Units`.
 
         Raises:
             InvalidOption: the cost is out of range, more than a limit allows, or of a unit without a limit;
@@ -140,16 +140,16 @@ class Options:
         return taken[STARTS], tuple([taken.get(unit, 0) for unit in self.counted])
 
     def check_key(self) -> None:
-        """Refuse jobs of a queue whose jobs need keys.
+        """Refuse a job without a key if the queue's jobs need keys.
 
         Raises:
-            InvalidOption: the jobs of this one do.
+            InvalidOption: they do, and this isn't the queue of a key.
         """
         if self.each is not None and self.key is None:
             raise needs_key(self.name)
 
     def beyond(self, slot: Slot, took: Mapping[str, int]) -> dict[str, int]:
-        """By how much more of each unit a job took than its slot; less, if negative.
+        """How much more of each unit a job took than its slot; negative: less.
 
         Raises:
             InvalidOption: a number is out of range, or a unit has no limit or no estimate.
@@ -274,7 +274,7 @@ def _rule(value: RetryAfter) -> RetryAfter:
 
 
 def _check_first_use(on_mismatch: object, *, new: bool, creates: bool) -> None:
-    """Refuse options about the first use of a queue that say nothing, or what can't be."""
+    """Refuse options for the first use of a queue that are unknown or can't take effect."""
     if on_mismatch not in get_args(OnMismatch):
         raise InvalidOption(f"on_mismatch={short(on_mismatch)} must be one of raise, adopt and update")
     if new and not creates:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _ANSWER: Final = 5.0
-"""Seconds that the store has for its answers to `try_slot`."""
+"""Seconds that the store has for its answers in `try_slot`."""
 
 
 class IntervalQueue(Control):
@@ -244,8 +244,8 @@ class IntervalQueue(Control):
             retries: see `IntervalQueue`; None: the queue's.
             settle: a function of the result that says what the job really took of limits, by unit:
                 `lambda answer: {"tokens": answer.usage}`; `cost` is the estimate then (see `Slot.settle`).
-                If it returns None, or the job fails, the estimate counts. So it does if the function itself
-                fails: that is logged, and the result returned.
+                If it returns None, or the job fails, the estimate counts. If the function itself fails, that
+                is logged, the estimate counts, and the result is returned.
 
         Raises:
             QueueClosed, ConfigMismatch, StoreError: the job is not queued.
@@ -320,8 +320,8 @@ class IntervalQueue(Control):
     ) -> AbstractAsyncContextManager[Slot]:
         """`async with queue.try_slot():` - the body begins at a slot that comes within a time, or not at all.
 
-        It raises `SlotTimeout` at once, with `retry_after`, if the next slot comes later, and leaves no slot
-        empty for that. The time in which the store answers doesn't count; after 5 s it raises in any case.
+        It raises `SlotTimeout` at once, with `retry_after`, if the next slot comes later, and doesn't leave a
+        slot empty then. The time in which the store answers doesn't count; after 5 s it raises in any case.
 
         Args:
             within: how long the body may wait for its slot.

@@ -40,7 +40,7 @@ class Slot(ABC):
         return self._grant.due
 
     def settle(self, **units: int) -> None:
-        """Say what the job really took of limits, now that this is known: `slot.settle(tokens=834)`.
+        """Report what the job really took of limits, now that this is known: `slot.settle(tokens=834)`.
 
         The windows are then as if the cost had been known: what wasn't needed is free for others, and more
         than the estimate delays what comes next. It may be called once, in the body or after it, in the

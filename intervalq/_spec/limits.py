@@ -53,9 +53,9 @@ class Limit:
         jitter: by how much longer one call may travel to the server than another. The server then sees at
             most `most` arrivals in any window: starts are counted in windows that are this much longer.
         edge: `"utc"`, or the offset of a zone such as `"+02:00"`: the windows are those of the clock there,
-            and in each of them counting begins anew: in a day at midnight, in an hour at the full hour. They
-            are whole seconds that divide a minute evenly, or whole minutes that divide a day evenly. None:
-            the limit holds in any window, whenever it begins.
+            and counting begins anew in each of them: for days at midnight, for hours at the full hour. Their
+            length is whole seconds that divide a minute evenly, or whole minutes that divide a day evenly.
+            None: the limit holds in any window, whenever it begins.
 
     Raises:
         InvalidInterval, InvalidOption: a value is out of range.

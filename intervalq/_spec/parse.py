@@ -1,4 +1,4 @@
-"""Names, durations and rates: turns what people write into what the rules take, or raises a clear error."""
+"""Parses names, durations and rates as people write them into the values of the rules, with clear errors."""
 
 from __future__ import annotations
 

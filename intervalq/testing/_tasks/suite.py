@@ -144,7 +144,7 @@ def _comparable(thing: object, source: TaskCommandSource) -> object:  # noqa: PL
 
 
 def _rows(rows: Iterable[Row]) -> list[tuple[object, ...]]:
-    # The value as text again, with sorted keys: numbers keep what tells 1 from 1.0.
+    # The value as text again, with sorted keys: text distinguishes 1 from 1.0.
     return [tuple(row._replace(json=json.dumps(json.loads(row.json), sort_keys=True))) for row in rows]
 
 

@@ -35,7 +35,7 @@ _PATIENCE: Final = 50.0
 """How long a queue may take to recover, beside the slots, in seconds: timeouts, pauses between attempts to
 reach the store, polls of held shards, cool-downs, and leases of dead processes."""
 
-_TOLD: Final = 7.0
+_REPORTED: Final = 7.0
 """Seconds after the last job within which the store must know that it ended: a timeout and a margin."""
 
 _QUIET: Final = 100.0
@@ -165,7 +165,7 @@ class World:
         self.loop.call_at(self.loop.time() + delay, self.users.cancel_first, process, context=process.context)
 
     def _reclaim(self, delay: float) -> None:
-        """The operator makes tickets void whose slots are near, behind slots that are granted."""
+        """Let the operator void tickets whose slots come soon, behind granted ones."""
         verb, amount = "reclaim", 0.0
         if self.dice.random() < 0.2:
             verb, amount = "configure", round(self.plan.interval * self.dice.uniform(1, 4), 6)
@@ -214,7 +214,7 @@ class World:
                 self.seen.violated(f"job {job.number} of {job.process.name} still waits")
                 job.outcome = "waits"
         if self.busy and not self.seen.violations:
-            self.seen.violated("something that was called, beside jobs, has not come back")
+            self.seen.violated("a call other than a job has not returned")
         self.ended = self.loop.time()
         if not self.seen.violations:
             await self._rest()
@@ -277,7 +277,7 @@ class World:
 
     async def _rest(self) -> None:
         """With nothing to do, a handle has no task and no timer."""
-        await self._until(self.loop.time() + _TOLD)
+        await self._until(self.loop.time() + _REPORTED)
         self._leases()
         await self._until(self.loop.time() + _QUIET)
         for actor in self.actors:
@@ -294,7 +294,7 @@ class World:
                     self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")
 
     def _leases(self) -> None:
-        """When nothing runs any more, the store knows that of every live process that could reach it.
+        """When no job runs any more, the store knows so for every live process that could reach it.
 
         A handle that can't reach the store while it is being closed leaves its leases to expire.
         """

@@ -49,7 +49,7 @@ def void(seen: Observer, plan: Plan) -> Findings:
         asked = max((sent for sent, back in seen.exchanges[process] if back in heard), default=0.0)
         for step, by in seen.steps:
             if by < 0 and issued < step < asked and ways.shown(process, step, asked):
-                yield start.at, f"{named(start)} was of before a step of the clock that its process knew of"
+                yield start.at, f"{named(start)} has a ticket from before a step that its process knew of"
 
 
 def placed(seen: Observer, plan: Plan) -> Findings:
@@ -74,7 +74,7 @@ def placed(seen: Observer, plan: Plan) -> Findings:
             yield at, f"job {job.number} of {process.name} was placed after {at - job.added:.6f} s"
         began = job.starts[0].at if job.starts else job.ended
         if not any(disturbed) and job.expects is None and began > at and _is_first(seen, job, at):
-            yield at, f"job {job.number} of {process.name} is the first in line, and was told no ticket"
+            yield at, f"job {job.number} of {process.name} is the first in line, and was given no ticket"
 
 
 def _stood_still(seen: Observer, process: Process, begin: float, end: float) -> bool:

@@ -84,7 +84,7 @@ def outages(seen: Observer, plan: Plan) -> Findings:
                 continue
             asked = bisect_right(seen.questions[process], end) - bisect_left(seen.questions[process], begin)
             if asked > (most := _TRIES * (end - begin) + _AT_FIRST):
-                yield end, f"{process.name} asked {asked} times while the store was away, {most:.0f} will do"
+                yield end, f"{process.name} asked {asked} times while the store was away, {most:.0f} suffice"
             until = begin + OUTAGE / 1e6 + _GIVES_UP
             if until < end and _waits(seen, process, begin, until):
                 yield until, f"{process.name} still waits for a store that was away at {begin:.6f}"
