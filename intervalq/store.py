@@ -249,7 +249,7 @@ def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
             path = Path(url).expanduser().absolute()
             scheme = "sqlite" if path.suffix.lower() in _DATABASES else otherwise
             url = f"{scheme}{path.as_uri().removeprefix('file')}"
-        except (RuntimeError, ValueError):  # ~user is unknown; or a lone surrogate, which is no text
+        except (RuntimeError, ValueError):  # ~user is unknown; or a lone surrogate, which can't be encoded
             raise InvalidOption(f"{short(url)} can't be the path of a store") from None
     return scheme.lower(), url
 

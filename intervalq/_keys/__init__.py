@@ -1,1 +1,1 @@
-"""Keys under one rate: what their shards and handles need beside those of any queue."""
+"""Keys under one rate: what their shards and handles need in addition to those of any queue."""

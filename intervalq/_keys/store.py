@@ -17,7 +17,7 @@ from intervalq.rules import Advance, Answer, Command, Configure, Mark, Settings,
 from intervalq.store import Store, Waking, pairing
 
 _ONLY_PACE: Final = (
-    "queue {!r} has a burst, limits or max_running by now, which keys under one rate (each=) can't share: "
+    "queue {!r} now has a burst, limits or max_running, which keys under one rate (each=) can't share: "
     "remove them with configure(), or use keys without each="
 )
 

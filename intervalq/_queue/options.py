@@ -66,7 +66,7 @@ class Options:
     precision: float | None
     limits: tuple[Limit, ...] = ()
     counted: tuple[str, ...] = ()
-    """The units in whose order jobs say what they take: those of the limits, and of earlier ones."""
+    """The units in whose order jobs list what they take: those of the limits, and of earlier ones."""
     on_mismatch: OnMismatch
     new: bool
     start: bool
@@ -95,7 +95,7 @@ class Options:
 
     @property
     def common(self) -> Settings | None:
-        """The settings without what is special about a key under a common pace."""
+        """The settings, without those that only a key under a common pace has."""
         if self.interval is None:
             return None
         return Settings(

@@ -82,8 +82,8 @@ class IntervalQueue(Control):
             before slots if it wakes too late otherwise. None: 0.1. It does so only while it misses slots. At
             the first missed slot, its thread also asks Linux (6.12 or newer) for a short time slice, so that
             it runs sooner after it wakes, with an unchanged share of the processor. 0 turns both off.
-        limits: windows that hold beside the interval, or without one: text such as `500/min` and
-            `30_000 tokens/min`, or `Limit`s. In any window at most so many starts begin, or units are taken
+        limits: limits in addition to the interval, or instead of one: text such as `500/min` and
+            `30_000 tokens/min`, or `Limit`s. In any window at most that many jobs begin, or units are taken
             (see `cost` of `add`). `5000/day from utc` has fixed windows instead. None: there are none.
         on_mismatch: what this handle does if the queue, or that of a key, already runs with other settings:
             "raise" `ConfigMismatch`; "adopt" the queue's; or "update" the queue to interval, burst,
@@ -238,7 +238,7 @@ class IntervalQueue(Control):
             args: for the function; bind keyword arguments with functools.partial.
             priority: jobs of a higher priority begin before other jobs of this handle.
             cost: how many consecutive slots the job takes, up to a billion: it begins at the first, and the
-                others stay empty, even if this process dies. Limits of starts count it as so many. Or what
+                others stay empty, even if this process dies. Limits of starts count it as that many. Or what
                 it takes of limits, by unit: `{"tokens": 1200}`.
             timeout: see `IntervalQueue`; None: the queue's.
             retries: see `IntervalQueue`; None: the queue's.

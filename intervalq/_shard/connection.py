@@ -105,7 +105,7 @@ class Connection:
         self._owner = owner
         self._settings = settings
         limits = () if settings is None else settings.limits
-        # The units of limits, in the order in which jobs and slots of this shard say what they take of them.
+        # The units of limits, in the order in which jobs and slots of this shard list what they take of them.
         self.counted = tuple([limit.unit for limit in limits]) if counted is None else counted
         self._lock = anyio.Lock(fast_acquire=True)  # answers are processed in the order of the requests
         self._gone: str | None = None  # the generation of the last record, if there is none now

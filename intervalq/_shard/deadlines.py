@@ -174,9 +174,9 @@ class Deadlines:
         return SlotTimeout(self._connection.queue, waiter.within / 1e6, after, at_once=True)
 
     def _was_close(self, waiter: Waiter) -> bool:
-        """Whether, at the last answer, the next slot but one would have been too late for such a job.
+        """Whether, at the last answer, the next slot but one would have been too late for this job.
 
-        Then it is likely that others have taken the next one since, so that a ticket would be taken in vain.
+        Then others have probably taken the next slot since, so that the job's ticket would be useless.
         """
         state, then = self._connection.state, self._connection.heard_at
         if waiter.within is None or state is None:

@@ -61,7 +61,7 @@ class Dispatcher:
         clock: the process's own clock.
         line: the waiting jobs.
         grants: the shard's slots.
-        time: the store's clock, which tells when slots have come.
+        time: the store's clock, which shows when slots have come.
         leases: notes jobs that begin and slots that stay unused, if the queue limits its running jobs.
         precision: for how long the ends of waits poll the clock.
         connection: has the record, as the last answer showed it.

@@ -84,7 +84,7 @@ class GrantRange:
         self.record = 0
         """Which record they belong to, see `Grants.record`."""
         self.speculative = speculative
-        """Whether some were taken for jobs that were only likely to come: unused ones are no failure."""
+        """Whether some were taken for jobs that were only likely to come: unused ones aren't failures."""
         self.readings = -1
         """How many readings of the store's clock `after` and `before` were computed from."""
         self.after = self.before = 0

@@ -2,9 +2,9 @@
 
 `plan` gets the situation and returns the request to send now, or the time until which there is none.
 
-- The grant of a slot is requested shortly before it comes (`StoreTime.lead`), together with those of the
+- The grant of a slot is requested shortly before it comes (`StoreTime.lead`), together with grants of the
   shard's own slots that directly follow. If the slot follows another shard's, the request waits until that
-  one is over, if there is time for an answer then: its owner may be late, and can be granted it late only
+  slot is over, if there is time for an answer then: its owner may be late, and can be granted it late only
   while nobody has a later slot.
 - Tickets are taken for jobs that have none, at most `lookahead` of them, and together: when the shard has
   used its previous ones, or before the last slot issued in the queue comes. So a shard's slots are
@@ -66,11 +66,11 @@ class Situation:
     apart: int = 0
     """When a whole interval has passed since the last start; 0 with burst credit, which needs no distance."""
     counted: tuple[str, ...] = ()
-    """The units of limits, in the order in which jobs here say what they take of them."""
+    """The units of limits, in the order in which jobs of this shard list what they take of them."""
     settles: bool = False
     """Whether jobs of this shard take less of limits than their tickets, as is known once they have ended."""
     turn: int = 1
-    """How many slots to request together at least, if there are so many: see `KeyStore.turn`."""
+    """How many slots to request together at least, if there are that many: see `KeyStore.turn`."""
     behind: int | None = None
     """How long before the next slot another key's comes, see `KeyStore.behind_other`; None: none does."""
     returns: bool = False

@@ -43,7 +43,7 @@ class Shard:
         on_mismatch: see `IntervalQueue`.
         new: see `IntervalQueue`.
         start: whether jobs may begin before `start` is called.
-        counted: the units of limits, in the order in which jobs say what they take; None: as in the settings.
+        counted: the units of limits, in the order in which jobs list their units; None: as in the settings.
         beside: see `StoreTime`.
     """
 
@@ -67,7 +67,7 @@ class Shard:
         self.process = os.getpid()
         """The process that the shard belongs to; a fork copies the shard, but not its connection."""
         self.loop: object = asyncio_loop() or self
-        """asyncio's event loop that it belongs to; under another backend, an object that is no event loop."""
+        """The shard's event loop under asyncio; under another backend, an object that isn't an event loop."""
         self.clock = CLOCK.get()
         own = keyed_on(store)  # slots of other keys lie between those of a key with a pace of its own
         self.time = StoreTime(strict=strict, moves=own is None or not own.own_pace, beside=beside)

@@ -84,7 +84,7 @@ class Mark(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """At most `most` units within any `window`, beside the interval: see `intervalq._spec.windows`."""
+    """At most `most` units in any `window`, in addition to the interval: see `intervalq._spec.windows`."""
 
     most: int
     window: int
@@ -144,7 +144,7 @@ class Settings:
     ephemeral: bool = False
     """Forget the record once the queue has been idle for a while (keyed queues)."""
     limits: tuple[Limit, ...] = ()
-    """Windows that hold beside the interval."""
+    """Limits in addition to the interval."""
     auto: Auto | None = None
     """The bounds of an interval that finds a server's limit by itself; None: the interval is fixed."""
 

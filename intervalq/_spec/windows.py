@@ -1,7 +1,7 @@
-"""Limits beside the interval: at most a number of units in any window of a given length. Pure functions.
+"""Limits in addition to the interval: at most some units in any window of a given length. Pure functions.
 
 A ticket takes units of each limit when it is issued, at its slot. They count until the slot is a window old,
-so a new slot is the earliest instant at which its units fit in beside all that count then.
+so a new slot is the earliest instant at which its units fit in with all that count then.
 
 Units are kept in cells of a 64th of the window, and count until the end of their cell is a window old: exact
 in the direction that matters, and a 64th of a limit is wasted at most. Each limit has two lists. The units of

@@ -52,7 +52,7 @@ def wait_after_error(rule: RetryAfter, error: BaseException, *, bare: bool = Fal
 
 
 def wait_after_result(rule: RetryAfter, result: object, *, bare: bool = False) -> float | None:
-    """Seconds to cool down after a job returned this; only a function can tell. For `bare`, see above."""
+    """Seconds to cool down after a job returned this, if `rule` is a function. For `bare`, see above."""
     return None if isinstance(rule, bool) else _checked(rule(result), bare=bare)
 
 

@@ -220,7 +220,7 @@ class Count:
                 task_status.started()
 
     async def _start(self, part: str, stdout: int | None = None) -> Process:
-        # The store is no argument: `ps` shows those to everybody, and its URL may hold a password.
+        # The store isn't an argument: `ps` shows arguments to everybody, and its URL may hold a password.
         command = [sys.executable, "-m", "intervalq.demo.mapreduce", "--part", part]
         command += ["--name", self._names.documents.removesuffix(".map")]
         return await anyio.open_process(

@@ -91,7 +91,7 @@ class OperatingTests(TaskSuiteBase):
     def test_a_cancelled_task_that_nobody_has_claimed_is_gone(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Ready, for later, or behind another of its key, whose line closes up; an unknown id is no error."""
+        """Ready, for later, or behind another of its key, whose line closes up; unknown ids are ignored."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)

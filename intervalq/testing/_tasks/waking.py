@@ -93,7 +93,7 @@ class WakingTaskSuite(TaskSuiteBase):
                 group.cancel_scope.cancel()
 
     tells_cancelled: bool = True
-    """A wake-up tells a session at once which of its claims were cancelled. False: a heartbeat does."""
+    """A wake-up informs a session at once which of its claims were cancelled. False: a heartbeat does."""
 
     def test_a_session_is_told_at_once_what_was_cancelled(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names

@@ -55,7 +55,7 @@ class Mix:
     ppm: float = 200.0
     """How fast or slow clocks run at most, in parts per million."""
     changes: int = 0
-    """The maximum number of changes of interval, burst and limit, beside those in every mix."""
+    """The maximum number of changes of interval, burst and limit, besides those in every mix."""
     loops: int = 0
     """The maximum number of additional processes that join and die soon."""
     callers: tuple[int, ...] = ()

@@ -32,7 +32,7 @@ _TIMER: Final = 0.002
 """The maximum lateness of timers once faults have ended, in seconds."""
 
 _PATIENCE: Final = 50.0
-"""How long a queue may take to recover, beside the slots, in seconds: timeouts, pauses between attempts to
+"""How long a queue may take to recover, besides the slots, in seconds: timeouts, pauses between attempts to
 reach the store, polls of held shards, cool-downs, and leases of dead processes."""
 
 _REPORTED: Final = 7.0
@@ -333,7 +333,7 @@ class World:
             process = actor.process
             reported = actor.shard.regressions if actor.shard is not None else 0
             if reported and not self.seen.losses:
-                self.seen.violated(f"{process.name} says that its store lost writes, and it did not")
+                self.seen.violated(f"{process.name} reports that its store lost writes, but it did not")
             heard = self.seen.attached[process]
             knew = [
                 at for at in gone if any(each < at for each in heard) and any(each > at for each in heard)
@@ -346,7 +346,7 @@ class World:
                 and not self.plan.keyed
                 and not process.dead
             ):
-                self.seen.violated(f"{process.name} does not say that its store lost its record")
+                self.seen.violated(f"{process.name} does not report that its store lost its record")
 
     async def _sweep(self) -> None:
         """End the remaining tasks after the verdict: tasks that are destroyed while pending log errors."""

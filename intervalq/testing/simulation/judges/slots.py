@@ -11,7 +11,7 @@ from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 _SOON: Final = 0.2
-"""How long a step without obstacles may take, beside some round trips, in seconds."""
+"""How long a step without obstacles may take, besides some round trips, in seconds."""
 
 _LULL: Final = 1.0
 """Seconds after which a process without jobs has no unused tickets left."""
@@ -33,9 +33,9 @@ def announced(seen: Observer, plan: Plan) -> Findings:
         wrong = starts.error(start.grants[-1].at, start)
         late = max(grant.latest for grant in start.grants) + known + 2 * wrong + GRAIN
         if start.since < -max(known, wrong) - GRAIN:
-            yield start.at, f"{named(start)} was told of a slot {-start.since:.6f} s later"
+            yield start.at, f"{named(start)} was given a slot {-start.since:.6f} s after its start"
         elif start.since > late and not any(grant.at_once for grant in start.grants):
-            yield start.at, f"{named(start)} was told of a slot {start.since:.6f} s ago"
+            yield start.at, f"{named(start)} was given a slot {start.since:.6f} s before its start"
 
 
 def void(seen: Observer, plan: Plan) -> Findings:

@@ -87,7 +87,7 @@ def expected(seen: Observer, plan: Plan) -> Findings:
         if ticket is not None and start is start.job.starts[0] and start.ticket != ticket:
             yield (
                 start.at,
-                f"job {start.job.number} was told of ticket {ticket}, and began with {start.ticket}",
+                f"job {start.job.number} was given ticket {ticket}, and began with {start.ticket}",
             )
 
 
@@ -176,7 +176,7 @@ def _lost_to_late_timers(seen: Observer, plan: Plan) -> Counter[Process]:
 
 
 def _late_by(plan: Plan, seconds: float) -> set[str]:
-    """The processes whose timers may be later than so many seconds."""
+    """The processes whose timers may be late by more than so many seconds."""
     return {each.name for each in plan.processes if each.lateness > seconds}
 
 

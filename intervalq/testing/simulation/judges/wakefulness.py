@@ -22,7 +22,7 @@ _AT_FIRST: Final = 40
 """Further requests: those of the first, short pauses, and those of users."""
 
 _GIVES_UP: Final = 10.0
-"""Seconds beside the minute for which jobs wait for a store: the longest pause, and a timeout."""
+"""Seconds in addition to the minute for which jobs wait for a store: the longest pause, and a timeout."""
 
 _TELLS: Final = 6.0
 """Seconds after which the store must know that a job ended: the slowest round trip and a margin."""
@@ -37,7 +37,7 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
         if _is_away(seen, process, at, end) or not _waits(seen, process, at, end):
             continue
         if not _asks(seen, process, at, end):
-            yield end, f"{process.name} was told at {at:.6f} that the queue goes on, and does not ask"
+            yield end, f"{process.name} learned at {at:.6f} that the queue goes on, and sent no request"
 
 
 def unused(seen: Observer, plan: Plan) -> Findings:
