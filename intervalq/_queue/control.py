@@ -1,4 +1,4 @@
-"""The verbs that act on a whole queue, for every handle everywhere: pause, cool down, configure, inspect."""
+"""The methods that act on a whole queue, for all of its handles: pause, cool down, configure, inspect."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class Control(Handle):
         its limit of running jobs.
 
         Args:
-            cost: that of the job, also `{"tokens": 1200}`; see `IntervalQueue.add`.
+            cost: the job's cost, possibly by unit as `{"tokens": 1200}`; see `IntervalQueue.add`.
 
         Raises:
             InvalidOption: a job of this cost can never begin.

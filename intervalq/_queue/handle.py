@@ -34,7 +34,7 @@ class Handle:
         self._given_store = given
         self._store: Store | None = given
         self._shard_here: Shard | None = None
-        """The shard, if there is one. It may belong to another event loop: see `shard`."""
+        """The shard, if there is one. It may belong to another event loop: see `_shard`."""
         self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
         self._closed = False
         self._parent: Self | None = None

@@ -113,7 +113,7 @@ def _kept_waiting(held: Held) -> list[Shard]:
 
 
 async def waits_again(shard: Shard, awaited_by: Held) -> None:
-    """Check before a job, which code may be waiting for, waits for another slot: that may block the code.
+    """Check before a job waits for another slot, because that may block the code that waits for the job.
 
     Raises:
         SelfDeadlock: see `waiting`.

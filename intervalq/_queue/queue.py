@@ -71,8 +71,8 @@ class IntervalQueue(Control):
             full jitter.
         retry_after: True: an exception that leaves a job, or one behind it, with status 429 or 503 and a
             Retry-After or reset header (httpx, requests, aiohttp) cools the queue down for that long, for
-            everybody. A function decides by itself: it is called with each exception that leaves a job, and
-            with each result except of slots and generators, and returns the time to wait, or None. The
+            everybody. A function decides instead: it is called with each exception that leaves a job, and
+            with each result except those of slots and generators, and returns the time to wait, or None. The
             exception is raised, and the result returned, all the same. With `rate="auto"` it is True.
         strict: wait until a slot has surely come, however far away the store is. False: if round trips are so
             long that the store's clock can't be known within the tolerance, begin in the middle of the range
@@ -88,7 +88,7 @@ class IntervalQueue(Control):
         on_mismatch: what this handle does if the queue, or that of a key, already runs with other settings:
             "raise" `ConfigMismatch`; "adopt" the queue's; or "update" the queue to interval, burst,
             max_running and limits of this handle, for everybody. The tolerance of a queue can't be changed.
-        new: refuse to use a queue that exists, with `QueueExists`. This doesn't concern the queues of keys.
+        new: refuse to use a queue that exists, with `QueueExists`. This doesn't apply to the queues of keys.
         start: False: keep this handle's own jobs until `await queue.start()`.
         each: the rate of each key (`queue["tenant-42"]`) under the common pace, which all keys share fairly;
             "shared": keys have no rate of their own. Then every job needs a key. None: each key is a queue

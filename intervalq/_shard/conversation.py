@@ -105,8 +105,8 @@ class Conversation:
         self._parked = WakeableSleep(clock)
         self._idle = anyio.Event()
         self.kept: list[Slot] | None = None
-        """Unused slots at the end, for a caller that gives back those of several shards in one step, because
-        only the last tickets can become free again. None: this shard gives them back itself."""
+        """A list for the slots left at the end, if a caller gives back those of several shards in one step,
+        because only the last tickets can become free again. None: this shard gives them back itself."""
 
     def someone_waits(self) -> None:
         """Note that a job began to wait."""

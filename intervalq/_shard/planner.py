@@ -246,7 +246,7 @@ def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
 def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
     """How many of these tickets would have slots that come soon, as far as the shard knows the windows.
 
-    A slot is found by the estimates of all those before it, and stays where it is when these turn out to be
+    A slot is chosen by the estimates of all jobs before it, and stays where it is when these turn out to be
     too high. So only one ticket is taken for a slot that waits for a window; the others are taken later.
     """
     state = now.state

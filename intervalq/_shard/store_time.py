@@ -51,8 +51,8 @@ class StoreTime:
     Args:
         strict: wait until a slot has surely come, however far away the store is.
         moves: whether granted slots that directly follow each other may move if a job begins late.
-        beside: that of another shard in this event loop with the same store. They learn from each other, so
-            that the shard of a key with a single job need not ask for the store's clock by itself.
+        beside: the `StoreTime` of another shard in this event loop with the same store. They learn from each
+            other, so that the shard of a key with a single job need not ask for the store's clock itself.
     """
 
     def __init__(self, *, strict: bool = False, moves: bool = True, beside: StoreTime | None = None) -> None:

@@ -149,8 +149,8 @@ class Advance(Command):
     A duplicate of a request that arrives much later must not hold the queue for the time it took."""
     ahead: int | None = None
     """Listed slots are granted only if the first of them comes within this time; None: always. If it comes
-    later, the sender doesn't know yet that the queue's clock was set back: a grant now would take their slots
-    from late owners of earlier slots. The sender asks again when its slots come."""
+    later, the sender doesn't know yet that the queue's clock was set back: a grant now would deprive late
+    owners of earlier slots of theirs. The sender asks again when its slots come."""
     high_water_mark: Mark | None = None
     """The highest ticket and the `late_total` that the shard knows. A slot is granted late only if the record
     has the same values, so a duplicate or repeated request sets the queue's clock back only once."""

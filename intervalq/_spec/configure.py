@@ -130,6 +130,6 @@ def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit])
 
 
 def ordered(cost: int, units: Units, before: tuple[str, ...], after: Sequence[Limit]) -> Units:
-    """The units of a ticket in the order of these limits; `before` has the order that it was given in."""
+    """The units of a ticket in the order of the limits `after`; they are given in the order of `before`."""
     taken = {STARTS: cost} | dict(zip(before, chain(units, repeat(0)), strict=False))
     return tuple([taken.get(limit.unit, 0) for limit in after]) if units else ()

@@ -201,7 +201,7 @@ class State:
     def lag(self) -> int:
         """How far the queue's clock is behind the store's, not counting backward steps of the store's clock.
 
-        Never decreases.
+        With limits, which alone use it, it never decreases.
         """
         return self.held_total + self.stepped
 
