@@ -53,6 +53,11 @@ def given(kind: str) -> str:
 
 async def work(url: str) -> None:
     """Use a store in all the ways in which intervalq does."""
+    await pace(url)
+    await do_tasks(url)
+
+
+async def pace(url: str) -> None:
     async with IntervalQueue("least", interval="1ms", max_running=3, store=url) as queue:
         await queue.run(anyio.lowlevel.checkpoint)
         await queue.pause()
@@ -64,6 +69,11 @@ async def work(url: str) -> None:
         assert (await queue.inspect()).ticket >= 2
         await queue.reclaim()
         await queue.drop()
+    if not url.startswith("nats"):
+        async with IntervalQueue("keyed", rate="1000/s", each="500/s", store=url) as keyed:
+            await keyed.key("a").run(anyio.lowlevel.checkpoint)
+            assert len(await keyed.keys()) <= 1
+            await keyed.drop(keys=True)
     store = open_store(url)
     await store.names()
     assert isinstance(store, Waking)
@@ -76,6 +86,9 @@ async def work(url: str) -> None:
     await store.apply("woken", Drop())
     assert not [what for level, what in await store.advice() if level == "error"]  # type: ignore[attr-defined]
     await store.aclose()
+
+
+async def do_tasks(url: str) -> None:
     done: list[object] = []
     tasks = Tasks(url)
 
@@ -100,6 +113,10 @@ async def work(url: str) -> None:
         await claim.in_progress()
         await claim.nak()
         await (await tasks.claim("other")).ack()
+        cancelled = await tasks.insert("other", 7)
+        await tasks.cancel(cancelled)
+        async with tasks.lock("least"):
+            pass
     assert sorted(map(str, done)) == ["1", "2", "3", "4", "5"]
 
 

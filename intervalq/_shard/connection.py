@@ -132,6 +132,12 @@ class Connection:
                 await self._agree(answer)
             return answer
 
+    async def at_rest(self) -> None:
+        """Wait until no command is on its way: its answer may change what to ask for next."""
+        if self._lock.locked():
+            async with self._lock:
+                pass
+
     def _up_to_date(self, command: Advance, steps: int) -> Advance:
         """A command that waited for others, adapted to what their answers showed of the store's clock.
 

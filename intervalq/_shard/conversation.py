@@ -383,10 +383,11 @@ class Conversation:
         try:
             await listener.start()
             while True:
-                # Check only after listening has begun: the hold may have ended in between.
+                # Only after listening has begun: the hold may have ended in between. The end of a lease on
+                # its way may end it, too: then the tickets that this shard has come first.
                 await self._answers.pass_void(self._connection.state)
-                decision = plan(self._situation())
-                if isinstance(decision, Ask):
+                await self._connection.at_rest()
+                if isinstance(decision := plan(self._situation()), Ask):
                     await self._ask(self._advance(decision), decision.speculative)
                 else:
                     await self._report()

@@ -92,7 +92,7 @@ async def test_claims_made_while_their_session_is_removed_are_freed(
 async def test_claims_made_after_their_session_was_deleted_are_freed(
     kind: str, url: str, store: PostgresTaskStore
 ) -> None:
-    """Without its claims, the session's row is deleted while a claim that has not written yet is still waiting."""
+    """The row of a session without claims is deleted while a claim of it waits and has written nothing."""
     await begun(store, "lost", expiry=1)
     await begun(store, "s")
     if kind == "ordinary":

@@ -206,8 +206,9 @@ def limits(seen: Observer, _: Plan) -> Findings:
 
 
 def _end_of_lease(seen: Observer, start: Start) -> float:
-    """When the lease of a ticket that was issued twice ends; at once, if another job has the lease."""
-    beside = [other for other in seen.starts if other.slot == start.slot and other.ended > start.at]
+    """When the lease of a ticket that was issued twice ends; at once, if another job has or had it since."""
+    granted = start.grants[-1].at
+    beside = [other for other in seen.starts if other.slot == start.slot and other.ended > granted]
     first = min(beside, key=lambda other: other.at)
     return min(other.ended for other in beside) if first is start else start.at
 
