@@ -34,11 +34,11 @@ Cost = int | Mapping[str, int]
 """What a job takes: slots, or units of limits."""
 
 Settle: TypeAlias = Callable[[R], Mapping[str, int] | None]
-"""Computes from a job's result what it took of limits, by unit; None: what its cost announced."""
+"""Computes from a job's result what it took of limits, by unit; None: the estimate in its cost counts."""
 
 _LATE = 100_000
-"""The most that a job may begin late if there are limits but no interval, in microseconds. It is a 500th of
-the shortest window, and lengthens each window by twice as much."""
+"""The most that a job may begin late if there are limits but no interval, in microseconds. In shorter windows
+it is a 500th of the shortest one; it lengthens each window by twice as much."""
 
 MAX_COST = 1_000_000_000
 """The most slots that one job may take."""
