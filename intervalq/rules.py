@@ -381,7 +381,7 @@ def _give_back(state: State, slots: tuple[Slot, ...]) -> State:
     for slot in reversed(slots):
         if slot.ticket != last or slot.ticket <= state.revoked_through:
             break
-        if slot.due <= due:  # else it was given back before
+        if slot.due <= due:  # otherwise it was given back before
             state = windows.give_back(state, slot)
         due = min(due, slot.due - state.settings.interval)
         last -= 1

@@ -64,7 +64,7 @@ class Store(Protocol):
         Raises:
             StoreUnavailable: the store can't be reached, or can't write; a retry may help.
             StoreTimeout: no answer came in time; the step may have been done. The caller decides whether
-                to retry: a store never sends a command twice by itself.
+                to retry: a store never sends a command twice on its own.
             StoreError: any other; a retry won't help.
         """
         ...
@@ -137,7 +137,7 @@ class Waking(Protocol):
     def wakeups(self, queue: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
         """Listen for ends of one queue's holds while the context is open.
 
-        The context gives a function that returns at the first wake-up since the context was entered or since
+        The context yields a function that returns at the first wake-up since the context was entered or since
         the function last returned. Wake-ups are hints: one may be lost or spurious. Errors are those of
         `apply`.
         """

@@ -160,7 +160,7 @@ def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
 
 
 def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable
-    """Whether calling the function gives an awaitable."""
+    """Whether calling the function returns an awaitable."""
     inner = function
     while isinstance(inner, partial):
         inner = inner.func

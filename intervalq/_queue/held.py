@@ -88,7 +88,7 @@ async def waiting(
 ) -> AsyncIterator[None]:
     """A context around a wait for a slot of a queue, or for a job, by code that holds slots.
 
-    With `ends`, the wait ends by itself, so that others may wait for its end.
+    With `ends`, the wait ends on its own, so that others may wait for its end.
 
     Raises:
         SelfDeadlock: all places of a queue are held by code of this process that waits for another place of

@@ -360,7 +360,7 @@ class IntervalQueue(Control):
             return self._usual
         if settle is not None and not (callable(settle) and isinstance(cost, Mapping)):
             raise InvalidOption(
-                f"settle={short(settle)} must be a function of the result that gives what it took by unit, "
+                f"settle={short(settle)} must be a function of the result that returns what it took by unit, "
                 "and needs the estimate of these units: cost={'tokens': 1200}"
             )
         mine = self._options

@@ -27,7 +27,7 @@ class Waiter:
     units: Units = ()
     """What it takes of the queue's limits; empty: its cost of those that count starts."""
     early = 0
-    """How long before its slot the job is started, in microseconds: it waits for the slot by itself."""
+    """How long before its slot the job is started, in microseconds: it then waits for the slot itself."""
     again = False
     """Whether the job was in line before, so that it may still enter while the queue drains."""
     error: Exception | None = None
@@ -152,7 +152,7 @@ class WaitQueue:
                     yield waiter
 
     def has_behind(self, order: tuple[int, int]) -> bool:
-        """Whether jobs behind a place in the line wait, or did so lately."""
+        """Whether jobs behind a place in the line wait, or waited recently."""
         own = self._ranks.get(order[0])
         return bool(own and own[-1].order > order) or any(rank > order[0] for rank in self._ranks)
 

@@ -185,7 +185,7 @@ class Configure(Command):
     max_running: int | None = None
     limits: tuple[Limit, ...] | None = None
     auto: Auto | None = None
-    """The bounds of an interval that finds a server's limit by itself from now on. None: if an `interval` is
+    """The bounds of an interval that finds a server's limit on its own from now on. None: if an `interval` is
     given, it is fixed from now on."""
 
 

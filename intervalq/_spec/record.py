@@ -146,10 +146,10 @@ class Settings:
     limits: tuple[Limit, ...] = ()
     """Limits in addition to the interval."""
     auto: Auto | None = None
-    """The bounds of an interval that finds a server's limit by itself; None: the interval is fixed."""
+    """The bounds of an interval that finds a server's limit on its own; None: the interval is fixed."""
 
     def agree(self, other: Settings) -> bool:
-        """Whether both are the same, except for an interval that changes by itself."""
+        """Whether both are the same, except for an interval that changes on its own."""
         return self == other or (self.auto is not None and replace(self, interval=other.interval) == other)
 
 

@@ -96,7 +96,7 @@ def pieces(text: str) -> list[str]:
 async def map_documents(handle: Tasks, names: Names) -> None:
     """Run a mapper until there are no documents."""
 
-    # Without a limit of attempts: a task that is claimed by a process which dies has not failed by itself.
+    # Without a limit of attempts: a task whose process dies has not failed itself.
     @handle.worker(names.documents, max_attempts=None, concurrency=1)
     async def count(task: Task) -> list[Insert]:
         shards: dict[str, dict[str, int]] = {}

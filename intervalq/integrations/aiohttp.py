@@ -23,7 +23,7 @@ class PacedMiddleware:
 
     Args:
         queue: a queue of the session's event loop.
-        key: gives the key of the queue that a request belongs to; None: the queue itself.
+        key: returns the key of the queue that a request belongs to; None: the queue itself.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class OpenAITransport(PacedTransport):
         queue: begins with a limit of tokens, for example `limits=["60/min", "40_000 tokens/min"]`.
         transport: what sends the requests; None: httpx's own.
         key: as for `PacedTransport`. Servers limit each model separately: give each its own queue or key.
-        tokens: gives the most tokens that a request can take; if they are too few, the server may refuse it.
+        tokens: returns the most tokens that a request can take; with too few, the server may refuse it.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ _PATIENCE = 60
 
 
 class LedgerSuite(Suite):
-    """Subclass it as `class TestMyStore(LedgerSuite)` with a `store_url` fixture that gives a URL.
+    """Subclass it as `class TestMyStore(LedgerSuite)` with a `store_url` fixture that returns a URL.
 
     The store may be in use by others: every test works on ledgers of random names and drops them.
     """

@@ -158,7 +158,7 @@ class TaskSuite(
     LockTests,
     OperatingTests,
 ):
-    """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that gives a URL.
+    """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that returns a URL.
 
     The store may be in use by others: every test has names of its own, and removes what it created. Further
     suites test what a store can do beyond `TaskStore`, by the protocols in `intervalq.tasks.store`:

@@ -247,7 +247,7 @@ class WakingConnection(Connection):
         event = anyio.Event()
 
         def wake() -> None:
-            if wake in self.network.listeners:  # else the wake-up is late, and nobody listens any more
+            if wake in self.network.listeners:  # otherwise the wake-up is late, and nobody listens any more
                 self.network.observer.woken(self.process)
             event.set()
 

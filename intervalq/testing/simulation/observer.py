@@ -24,7 +24,7 @@ from intervalq.testing.simulation.plans import PlannedJob
 from intervalq.testing.simulation.trace import Trace
 
 _SITS_OUT: Final = 29.0
-"""Seconds after which a held process polls the store by itself, whether or not a wake-up comes."""
+"""Seconds after which a held process polls the store on its own, whether or not a wake-up comes."""
 
 
 class Observer(Facts):
@@ -274,7 +274,7 @@ class Observer(Facts):
             self.changes.append(now)
 
     def _note_hold(self, state: State, store: int) -> None:
-        """A hold that ends by itself is never longer than requested, whatever clocks do."""
+        """A hold that ends on its own is never longer than requested, whatever clocks do."""
         if 0 < state.held_until < FOREVER:
             most = max((length for _, length in self.holds if length < float("inf")), default=0.0)
             if (left := (state.held_until - store) / 1e6) > most + 1e-6:

@@ -183,7 +183,7 @@ class World:
             self._end(actor, actor.busy)
 
     def _exit(self, actor: Actor) -> None:
-        self._end(actor, actor.busy - 1)  # the call that closed the handle returns by itself
+        self._end(actor, actor.busy - 1)  # the call that closed the handle returns on its own
 
     def _end(self, actor: Actor, calls: int) -> None:
         actor.process.dead = True
