@@ -45,8 +45,8 @@ def unused(seen: Observer, plan: Plan) -> Findings:
 
     Not judged if jobs cost several slots or units: a slot too cheap for the next job is skipped. Nor if
     another process was granted a later slot, after which this one can't be granted late, and its own process
-    may have been too late: because of its timers and its error of the clock, or because a late start moved
-    the slots behind it.
+    may have been too late: because of its timers and its error of the clock, because a late start moved the
+    slots behind it, or because the function that was handed the slot was cancelled before it began.
     """
     if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
         return
@@ -67,7 +67,7 @@ def unused(seen: Observer, plan: Plan) -> Findings:
             has_moved = _has_moved(seen, record, ticket, process)
             if has_moved:
                 end += _end_of_row(seen, record, ticket, end) - until
-            may_miss = late > grant.latest or has_moved
+            may_miss = late > grant.latest or has_moved or _was_withdrawn(seen, process, heard, end)
             if may_miss and _is_behind(seen, record, ticket, end):
                 continue
             if _waits(seen, process, heard, end) and not _asks(seen, process, heard, end):
@@ -152,6 +152,15 @@ def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
         return True
     since = max((sent for sent, back in seen.exchanges[grant.process] if back < heard), default=0.0)
     return any(since <= at <= end for at in (*seen.losses, *(at for at, _ in seen.steps)))
+
+
+def _was_withdrawn(seen: Observer, process: Process, since: float, until: float) -> bool:
+    """Whether a plain function that may have been handed its slot was cancelled before it began in its thread."""
+    return any(
+        job.process is process and job.plan.way == "thread" and job.cancelled and not job.starts
+        for job in seen.jobs
+        if since <= job.ended <= until
+    )
 
 
 def _is_behind(seen: Observer, record: str, ticket: int, until: float) -> bool:
