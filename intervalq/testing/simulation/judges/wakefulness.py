@@ -155,7 +155,7 @@ def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
 
 
 def _was_withdrawn(seen: Observer, process: Process, since: float, until: float) -> bool:
-    """Whether a plain function that may have been handed its slot was cancelled before it began in its thread."""
+    """Whether a plain function that may have had the slot was cancelled before it began in its thread."""
     return any(
         job.process is process and job.plan.way == "thread" and job.cancelled and not job.starts
         for job in seen.jobs
