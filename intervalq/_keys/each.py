@@ -16,7 +16,7 @@ NO_PACE: Final = 0
 """The interval that stands for `SHARED`."""
 
 MAX_WEIGHT: Final = 1_000
-"""The largest weight; a larger one is taken for a mistake."""
+"""The largest weight: a larger one must be a mistake."""
 
 
 def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -> int | None:
@@ -28,7 +28,7 @@ def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -
         is_plain: whether there are neither burst, limits, max_running nor an automatic rate.
 
     Raises:
-        InvalidOption: it is no rate, faster than the common one, or can't be combined with another option.
+        InvalidOption: it isn't a rate, is faster than the common one, or contradicts another option.
     """
     if each is None:
         return None

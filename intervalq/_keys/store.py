@@ -1,4 +1,4 @@
-"""The store as the shard of a key under a common rate uses it: each step changes two records."""
+"""The store as the shard of a key uses it if all keys are under one rate: each step is on two records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intervalq.rules import Advance, Answer, Command, Configure, Mark, Settings,
 from intervalq.store import Store, Waking, pairing
 
 _ONLY_PACE: Final = (
-    "queue {!r} has a burst, limits or max_running by now, which keys under one rate (each=) can't share: "
+    "queue {!r} now has a burst, limits or max_running, which keys under one rate (each=) can't share: "
     "remove them with configure(), or use keys without each="
 )
 
@@ -46,7 +46,7 @@ class KeyStore:
     ) -> None:
         self.url = store.url
         self.behind = store
-        """The store itself."""
+        """The store of both records."""
         self.common: State | None = None
         """The common record, as the last answer showed it."""
         self.weight = weight
@@ -78,7 +78,7 @@ class KeyStore:
         return await self.behind.names()
 
     async def aclose(self) -> None:
-        """See `Store.aclose`: the store stays open for the other keys."""
+        """See `Store.aclose`: the store of all keys stays open."""
 
     @asynccontextmanager
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -101,11 +101,11 @@ class KeyStore:
             yield woken
 
     def turn(self, ticket: int) -> int:
-        """How many slots to ask for from this ticket on: a whole turn, unless they have their places."""
+        """How many slots to request from this ticket on: a whole turn, or one if the ticket has its place."""
         return 1 if ticket in self._places else self.weight
 
     def behind_other(self, ticket: int) -> int | None:
-        """The time from another key's slot to the slot of a ticket; None: this key has the one before it."""
+        """How long before a ticket's slot another key's comes; None: the slot before it is this key's."""
         common, before, place = self.common, self._places.get(ticket - 1), self._places.get(ticket)
         if common is None or before is None:
             return None if common is None else common.settings.interval
@@ -164,7 +164,7 @@ class KeyStore:
         self._mark = mark
 
     async def _agree(self, common: State) -> None:
-        """Use the settings of the common record, or change them, after it refused a command with others."""
+        """Use the settings of the common record, or change them, after a command was refused for its own."""
         ours, theirs = self._settings, common.settings
         if ours is None or ours == theirs or self._on_mismatch == "adopt":
             return  # the next command has these
@@ -189,19 +189,19 @@ def keyed_on(store: Store) -> KeyStore | None:
 
 
 class _Tickets(Protocol):
-    """What these functions need of a shard's slots."""
+    """The part of a shard's `Grants` that is needed here."""
 
     tickets: deque[Slot]
 
 
 def turn_of(store: Store, grants: _Tickets) -> int:
-    """The least number of a shard's tickets to request together: see `KeyStore.turn`."""
+    """How many of a shard's slots to request together at least: see `KeyStore.turn`."""
     tickets = grants.tickets
     return store.turn(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else 1
 
 
 def behind_other(store: Store, grants: _Tickets) -> int | None:
-    """The time from another key's slot to a shard's next slot: see `KeyStore.behind_other`."""
+    """How long before a shard's next slot another key's comes: see `KeyStore.behind_other`."""
     tickets = grants.tickets
     return store.behind_other(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else None
 

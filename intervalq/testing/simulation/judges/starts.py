@@ -333,7 +333,7 @@ def candour(seen: Observer) -> Findings:
         if error > known + GRAIN or (error > 0 and known * 3 < least * 2 - GRAIN):
             yield (
                 at,
-                f"{process.name} says to {record} that it is wrong by {error:.6f} s, not {known:.6f} s",
+                f"{process.name} reports an error of {error:.6f} s to {record}, not {known:.6f} s",
             )
 
 
