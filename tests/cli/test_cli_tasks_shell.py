@@ -144,8 +144,10 @@ def test_wrong_use(tasks: Run, args: tuple[str, ...], reason: str) -> None:
 
 def test_a_claim_waits_for_a_task(tasks: Run) -> None:
     """It also waits for a task that becomes ready later."""
-    threading.Timer(0, lambda: tasks("insert", "q", "1", "--delay", "100ms")).start()
+    inserting = threading.Thread(target=tasks, args=("insert", "q", "1", "--delay", "100ms"))
+    inserting.start()
     claim = one(tasks("claim", "q", "--wait", "1m"))
+    inserting.join()
     assert claim["value"] == 1
 
 
