@@ -111,6 +111,7 @@ class Deadlines:
     async def _look(self) -> None:
         """Ask for the record; jobs that come meanwhile share the answer."""
         came = self._clock.now()
+        await self._connection.at_rest()  # the answer to a request that is on its way serves as well
         while self._connection.heard_at < came:
             if self._looking is None:
                 self._looking = looking = anyio.Event()

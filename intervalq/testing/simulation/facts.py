@@ -199,8 +199,11 @@ class Facts:
     """How many slots there were while jobs waited and the queue was not held."""
 
     def may_run(self, start: Start) -> int:
-        """How many jobs may run at a start: the limit at its grant, or a larger one since then."""
-        grant = start.grants[-1]
+        """How many jobs may run at a start: the limit at its first grant, or a larger one since then.
+
+        A slot that is granted again keeps the lease of its first grant.
+        """
+        grant = start.grants[0]
         since = [most for at, most in self.limits[start.record] if grant.at < at <= start.at]
         return max([grant.settings.max_running, *since])
 
