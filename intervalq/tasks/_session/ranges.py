@@ -43,6 +43,12 @@ class OpenRange:
         self.is_new = True
         return not self._open
 
+    def done(self, count: int) -> bool:
+        """Settle several tasks that are done; returns whether the last one was among them."""
+        self._open -= count
+        self.is_new = True
+        return not self._open
+
     def finish_now(self) -> list[Row]:
         """Give back the unsettled tasks, and return them."""
         left = [claim for claim in self._claims if claim.open]
@@ -94,6 +100,21 @@ class OpenRanges:
         if ranged.settle(claim, change):
             self._open.remove(ranged)
             self.finished.append(ranged.finished())
+
+    def all_done(self, claims: Sequence[Claim], held: dict[str, Claim], now: Callable[[], float]) -> None:
+        """Settle those of the claims that are in ranges and `held`, and remove them there: they are done."""
+        counts: dict[OpenRange, int] = {}
+        for claim in claims:
+            ranged = claim._range
+            if isinstance(ranged, OpenRange) and held.pop(claim._row.id, None) is claim:
+                claim.open = False
+                counts[ranged] = counts.get(ranged, 0) + 1
+        for ranged, count in counts.items():
+            if not ranged.is_new:
+                ranged.since = now()
+            if ranged.done(count):
+                self._open.remove(ranged)
+                self.finished.append(ranged.finished())
 
     def since(self) -> float:
         """Since when there have been unreported settlements."""
