@@ -98,8 +98,10 @@ class Chunks:
     async def _ready(self) -> bool:
         """Wait until a chunk may begin, or wait for its slot; False: no more do."""
         intake = self._intake
-        while not intake.stopping:
+        while True:
             await checkpoint()
+            if intake.stopping:
+                return False
             self._batcher.breath = now = self._now()
             until = math.inf
             if self._run_alone.closed is None:
@@ -111,7 +113,6 @@ class Chunks:
                 if left >= self._size or until <= now or (intake.suspects and not intake.waiting):
                     return True
             await self._rest(until - now)
-        return False
 
     def _skip_settled(self) -> None:
         waiting = self._intake.waiting

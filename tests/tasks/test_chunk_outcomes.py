@@ -1,0 +1,474 @@
+"""What becomes of the claims of a chunk: each by itself, and none suffers from another one."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from intervalq.errors import ClaimLost, DependencyError, StoreUnavailable, TransactionConflict
+from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
+from intervalq.tasks.rules import Depend, Modify, Work
+from tasks.fake_store import FakeStore, RangingStore, TransactionStore, at_once, handle, once
+from tasks.test_chunks import WakingStore, values
+from virtual_store import BACKENDS, in_virtual_time
+
+
+async def insert(tasks: Tasks, *some: object, **options: Any) -> list[str]:
+    """Insert tasks in one step, so that they are in one chunk."""
+    parts = [tasks.new("q", value, **options) for value in some]
+    await tasks.modify(*parts)
+    return [part.id for part in parts]
+
+
+@BACKENDS
+@in_virtual_time
+async def test_what_the_function_has_not_settled_fails_when_it_raises(backend: str) -> None:
+    for error, state in {
+        ValueError("no"): ("q", 1, "ValueError: no"),
+        Retry("no", delay=300): ("q", 1, "intervalq.tasks.Retry: no"),
+        Reject("no"): ("q.dead", 1, "intervalq.tasks.Reject: no"),
+        Snooze(300): ("q", 0, ""),
+    }.items():
+        store = FakeStore()
+        async with handle(store) as tasks:
+
+            @tasks.worker("q", batch=10, backoff=300)
+            async def work(claims: Sequence[Claim], tasks: Tasks = tasks, error: Exception = error) -> None:
+                for claim in claims:
+                    if claim.value == 0:
+                        await claim.ack(tasks.new("done", 0))
+                    if claim.value == 1:
+                        await claim.nak(500, "by hand")
+                tasks.stop()
+                raise error
+
+            ids = await insert(tasks, 0, 1, 2, 3, 4)
+            await tasks.run()
+            for id_ in ids[2:]:
+                row = await store.row(id_)
+                assert (row.queue, row.attempt, row.error) == state
+                assert row.session is None
+            row = await store.row(ids[1])
+            assert (row.queue, row.attempt, row.error) == ("q", 1, "by hand")
+            assert await store.sizes() == {"done": 1, "q": 1} | Counter([state[0]] * 3) + Counter(q=1)
+            kind = {"Snooze": "snoozed", "Reject": "dead"}.get(type(error).__name__, "failed")
+            assert tasks._outcomes == {"done": 2, kind: 3}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_no_task_is_dead_because_of_another_one(backend: str) -> None:
+    """One of fifty fails always, and fails all that it is in a chunk with."""
+    store = FakeStore()
+    async with handle(store) as tasks:
+        runs: Counter[int] = Counter()
+        sizes: list[int] = []
+
+        @tasks.worker("q", batch=50, max_attempts=3, backoff=0)
+        async def work(claims: Sequence[Claim]) -> None:
+            sizes.append(len(claims))
+            runs.update(values(claims))
+            await anyio.sleep(0.1)
+            if 13 in values(claims):
+                raise ValueError("it is 13")
+
+        await insert(tasks, *range(50))
+        await tasks.run(until_empty=True)
+        (dead,) = await store.rows()
+        assert (dead.json, dead.queue, dead.attempt) == ("13", "q.dead", 3)
+        assert runs[13] == max(runs.values()) == 3
+        assert sizes[0] == 50
+        assert tasks._outcomes["done"] == 49
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_single_attempt_is_made_in_company(backend: str) -> None:
+    async with handle(FakeStore()) as tasks:
+        sizes: list[int] = []
+
+        @tasks.worker("q", batch=5, max_attempts=1)
+        async def work(claims: Sequence[Claim]) -> None:
+            sizes.append(len(claims))
+
+        await insert(tasks, *range(5))
+        await tasks.run(until_empty=True)
+        assert sizes == [5]
+
+
+@BACKENDS
+@in_virtual_time
+async def test_tasks_of_a_chunk_that_killed_its_worker_run_alone(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        chunks: list[list[int]] = []
+        running: list[int] = []
+
+        @tasks.worker("q", batch=10, max_attempts=3, concurrency=3)
+        async def work(claims: Sequence[Claim]) -> None:
+            chunks.append(values(claims))
+            running.append(1)
+            if len(chunks) > 1:
+                assert len(running) == 1
+                assert all(row.begun for row in await store.rows() if row.json == str(claims[0].value))
+            try:
+                await anyio.sleep(0.1)
+                if 13 in values(claims):
+                    await store.lapse()  # as if this process had died
+                    await anyio.sleep(100)
+            finally:
+                running.pop()
+
+        await insert(tasks, 1, 2, 13, 4, 5)
+        await tasks.run(until_empty=True)
+        assert chunks[0] == [1, 2, 4, 5, 13]
+        assert all(len(chunk) == 1 for chunk in chunks[1:])
+        counts = Counter(value for chunk in chunks for value in chunk)
+        assert counts == {13: 3, 1: 2, 2: 2, 4: 2, 5: 2}
+        (dead,) = await store.rows()
+        assert (dead.queue, dead.json, dead.attempt) == ("q.dead", "13", 3)
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_lost_claim_does_not_disturb_the_others(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        seen: list[list[bool]] = []
+
+        @tasks.worker("q", batch=5)
+        async def work(claims: Sequence[Claim]) -> None:
+            mine = {claim.value: claim for claim in claims}
+            await store.force(mine[2].id, queue="elsewhere")
+            await anyio.sleep(3)  # a heartbeat finds it
+            seen.append([mine[value].open for value in range(5)])
+            with pytest.raises(ClaimLost):
+                await mine[2].ack()
+            with pytest.raises(ClaimLost):
+                await mine[2].in_progress()
+            await mine[3].ack()
+
+        await insert(tasks, *range(5))
+        await tasks.run(until_empty=True)
+        assert seen == [[True, True, False, True, True]]
+        assert await store.sizes() == {"elsewhere": 1}
+        assert tasks._outcomes == {"done": 4, "lost": 1}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_loss_that_nobody_knows_of_yet_does_not_disturb_the_others_either(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", batch=5)
+        async def work(claims: Sequence[Claim]) -> None:
+            await store.force(claims[2].id, queue="elsewhere")
+
+        await insert(tasks, *range(5))
+        await tasks.run(until_empty=True)
+        assert await store.sizes() == {"elsewhere": 1}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_an_error_about_a_lost_claim_gives_the_others_back(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        attempts: list[tuple[int, int]] = []
+
+        @tasks.worker("q", batch=5, max_attempts=2)
+        async def work(claims: Sequence[Claim]) -> None:
+            attempts.extend((claim.value, claim.attempt) for claim in claims)
+            for claim in claims:
+                if claim.value == 0:
+                    await store.force(claim.id, queue="elsewhere")
+                    await claim.ack()
+
+        await insert(tasks, *range(5))
+        await tasks.run(until_empty=True)
+        assert sorted(attempts) == [(0, 1), *[(n, 1) for n in (1, 1, 2, 2, 3, 3, 4, 4)]]
+        assert tasks._outcomes == {"lost": 1, "given back": 4, "done": 4}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_the_function_is_cancelled_when_it_can_settle_nothing_any_more(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        ends: list[str] = []
+
+        @tasks.worker("q", batch=5, concurrency=1)
+        async def work(claims: Sequence[Claim]) -> None:
+            first = claims[0]
+            await first.ack()
+            if len(ends) == 0:
+                await anyio.sleep(1)
+                await store.lapse()
+                try:
+                    await anyio.sleep(50)
+                finally:
+                    ends.append(f"open {sum(claim.open for claim in claims)}")
+
+        await insert(tasks, *range(5))
+        await tasks.run(until_empty=True)
+        assert anyio.current_time() < 20
+        assert ends == ["open 0"]
+        assert tasks._outcomes == {"lost": 4, "done": 5}
+        assert await store.rows() == []
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_cancelled_task_is_not_committed_and_keeps_its_key_until_the_chunk_has_ended(
+    backend: str,
+) -> None:
+    store = WakingStore()
+    async with handle(store) as tasks, handle(store.line()) as operator:
+        log: list[str] = []
+
+        @tasks.worker("q", batch=5, concurrency=2)
+        async def work(claims: Sequence[Claim]) -> None:
+            log.append(f"begin {values(claims)}")
+            if len(log) == 1:
+                await anyio.sleep(0.1)
+                await operator.cancel(ids[0])
+                await anyio.sleep(3)
+                assert [claim.id for claim in claims if not claim.open] == [ids[0]]
+            log.append(f"end {values(claims)}")
+
+        ids = [await tasks.insert("q", value, key="k" if value < 2 else None) for value in range(4)]
+        await tasks.run(until_empty=True)
+        assert log == ["begin [0, 2, 3]", "end [0, 2, 3]", "begin [1]", "end [1]"]
+        assert tasks._outcomes == {"cancelled": 1, "done": 3}
+        assert await store.rows() == []
+
+
+@BACKENDS
+@in_virtual_time
+async def test_returned_changes_are_made_in_one_step_with_the_acknowledgement(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", batch=10)
+        async def work(claims: Sequence[Claim]) -> Any:
+            moved = [claim.change(queue="next") for claim in claims if claim.value > 2]
+            return [*moved, tasks.new("sum", sum(claim.value for claim in claims))]
+
+        await insert(tasks, *range(6))
+        await tasks.run(until_empty=True)
+        changes = [
+            call for call in store.calls if isinstance(call, Modify) and (call.changes or call.deletes)
+        ]
+        assert [(len(c.inserts), len(c.changes), len(c.deletes)) for c in changes] == [(1, 3, 3)]
+        assert await store.sizes() == {"next": 3, "sum": 1}
+        assert [row.json for row in await store.rows("sum")] == ["15"]
+        assert tasks._outcomes == {"done": 6}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_returned_changes_are_not_made_if_one_of_the_tasks_is_somebody_elses(
+    backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether that is known when the function returns, or only to the store; no attempt counts."""
+    caplog.set_level(logging.CRITICAL, "intervalq")
+    for known in (False, True):
+        store = FakeStore()
+        async with handle(store) as tasks:
+
+            @tasks.worker("q", batch=10, max_attempts=1)
+            async def work(
+                claims: Sequence[Claim], store: FakeStore = store, tasks: Tasks = tasks, known: bool = known
+            ) -> Any:
+                if len(claims) == 5:
+                    lost = next(claim for claim in claims if claim.value == 3)
+                    await store.force(lost.id, queue="other")
+                    await anyio.sleep(3 if known else 0)
+                assert {claim.attempt for claim in claims} == {1}
+                return [tasks.new("done", values(claims))]
+
+            @tasks.worker("other")
+            async def other(claim: Claim, tasks: Tasks = tasks) -> Any:
+                return tasks.new("done", [claim.value])
+
+            await insert(tasks, *range(5))
+            await tasks.run(until_empty=True)
+            rows = [row.json for row in await store.rows()]
+            assert sorted(rows) == ["[0,1,2,4]", "[3]"]
+            assert tasks._outcomes == {"done": 5, "lost": 1, "given back": 4}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_changes_that_others_are_in_the_way_of(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+        asked: list[tuple[list[int], list[str]]] = []
+        runs: list[int] = []
+
+        async def instead(claims: list[Claim], error: DependencyError) -> Any:
+            asked.append((values(claims), list(error.depends)))
+            return tasks.new("done", len(claims)) if len(asked) > 1 else None
+
+        @tasks.worker("q", batch=10, max_attempts=1, on_dependency=instead)
+        async def work(claims: Sequence[Claim]) -> Any:
+            runs.append(len(claims))
+            return [tasks.new("done", 0), Depend("nobody", 0)]
+
+        await insert(tasks, 1, 2, 3)
+        await tasks.run(until_empty=True)
+        assert runs[0] == 3
+        assert asked[0] == ([1, 2, 3], ["nobody"])
+        assert sum(int(row.json) for row in await store.rows()) == 3
+        assert tasks._outcomes == {"given back": asked[1:] and 3, "done": 3}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_changes_whose_answer_was_lost_are_made_once(backend: str) -> None:
+    for outage in (False, True):
+        store = FakeStore()
+        async with handle(store) as tasks:
+            store.loses = once(Modify, lambda command: len(command.deletes) == 2 and bool(command.changes))
+            if outage:
+                store.fails = _fails_once(store)
+
+            @tasks.worker("q", batch=10)
+            async def work(claims: Sequence[Claim], tasks: Tasks = tasks) -> Any:
+                ones = {claim.value: claim for claim in claims}
+                return [tasks.new("done", 1), ones[0].change(queue="next", value=7)]
+
+            await insert(tasks, 0, 1, 2)
+            await tasks.run(until_empty=True)
+            assert await store.sizes() == {"done": 1, "next": 1}
+            assert tasks._outcomes == {"done": 3}
+
+
+def _fails_once(store: FakeStore) -> Any:
+    fails = once(Modify, lambda command: len(command.deletes) == 2)
+    return lambda command: StoreUnavailable(store.url, "it is down: bring it up") if fails(command) else None
+
+
+@BACKENDS
+@in_virtual_time
+async def test_results_of_single_claims_are_committed_and_a_conflict_repeats_only_the_others(
+    backend: str,
+) -> None:
+    store = TransactionStore()
+    async with handle(store) as tasks:
+        given: list[list[int]] = []
+        conflicts = [TransactionConflict(store.url, "it can't be serialized")]
+
+        @tasks.worker("q", batch=10)
+        async def work(claims: Sequence[Claim]) -> None:
+            given.append(values(claims))
+            for claim in sorted(claims, key=lambda claim: int(claim.value)):
+                async with claim.commit() as connection:
+                    connection.append(claim.value)
+                    if claim.value == 2 and conflicts:
+                        raise conflicts.pop()
+
+        await insert(tasks, *range(4))
+        await tasks.run(until_empty=True)
+        assert given == [[0, 1, 2, 3], [2, 3]]
+        assert store.written == [0, 1, 2, 3]
+        assert tasks._outcomes == {"done": 4}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_chunk_that_takes_too_long_has_failed_and_one_that_is_stopped_has_not(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", batch=10, timeout=2, backoff=1000)
+        async def work(claims: Sequence[Claim]) -> None:
+            await anyio.sleep(60)
+
+        @tasks.worker("slow", batch=10)
+        async def slow(claims: Sequence[Claim]) -> None:
+            tasks.stop()
+            await anyio.sleep(60)
+
+        await insert(tasks, 0, 1)
+        at = anyio.current_time()
+
+        async def second() -> None:
+            await anyio.sleep(5)
+            await tasks.put("slow", range(3))
+
+        await at_once(partial(tasks.run, grace=4), second)
+        assert anyio.current_time() - at < 11
+        assert {(row.attempt, row.error) for row in await store.rows("q")} == {(1, "TimeoutError")}
+        assert [(row.attempt, row.session) for row in await store.rows("slow")] == [(0, None)] * 3
+        assert tasks._outcomes == {"failed": 2, "given back": 3}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_function_that_ends_the_process_fails_its_chunk(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", batch=10)
+        async def work(claims: Sequence[Claim]) -> None:
+            raise SystemExit(3)
+
+        await insert(tasks, 0, 1)
+        with pytest.raises(SystemExit):
+            await tasks.run()
+        assert [(row.attempt, row.error) for row in await store.rows()] == [(1, "SystemExit: 3")] * 2
+
+
+@BACKENDS
+@in_virtual_time
+async def test_tasks_of_ranges_come_in_chunks_too(backend: str) -> None:
+    store = RangingStore(delay=0.001)
+    async with handle(store) as tasks:
+        seen: Counter[int] = Counter()
+        sizes: Counter[int] = Counter()
+
+        @tasks.worker("q", batch=25, backoff=0)
+        async def work(claims: Sequence[Claim]) -> None:
+            sizes[len(claims)] += 1
+            seen.update(values(claims))
+            for claim in claims:
+                if claim.value % 50 == 7:
+                    await claim.ack()
+            if 33 in values(claims) and len(claims) > 1:
+                raise ValueError("no")
+
+        await tasks.put("q", range(500))
+        await tasks.run(until_empty=True)
+        assert set(seen) == set(range(500))
+        assert sizes[25] >= 18
+        again = [value for value, times in seen.items() if times > 1]
+        assert 33 in again
+        assert len(again) <= 25
+        assert len(store.done) + len(again) == 500
+        assert tasks._outcomes == {"done": 500, "failed": sum(seen.values()) - 500}
+        assert await store.rows() == []
+
+
+@BACKENDS
+@in_virtual_time
+async def test_quick_chunks_of_ranges_are_reported_together(backend: str) -> None:
+    store = RangingStore(delay=0.001)
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", batch=100)
+        async def work(claims: Sequence[Claim]) -> None:
+            return
+
+        await tasks.put("q", range(5000))
+        await tasks.run(until_empty=True)
+        finished = [len(call.finished) for call in store.calls if isinstance(call, Work) and call.finished]
+        assert sorted(map(int, store.done)) == list(range(5000))
+        assert len(finished) < 20
