@@ -233,7 +233,7 @@ def _() -> Iterator[None]:
 
 @bug("chunk-acknowledged-in-part", "chunks")
 def _() -> Iterator[None]:
-    """Of a chunk, only the first task is acknowledged together with the changes that its function returned."""
+    """Only the first task of a chunk is acknowledged together with the changes that its function returned."""
 
     async def first(session: WorkSession, claims: Any, changes: Any) -> None:
         await _commit.ack_with(session, claims[:1], changes)

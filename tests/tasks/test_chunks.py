@@ -200,6 +200,26 @@ async def _stop_when_empty(tasks: Tasks, producer: Tasks) -> None:
 
 @BACKENDS
 @in_virtual_time
+async def test_idle_runners_take_no_slots(backend: str) -> None:
+    async with handle(WakingStore()) as tasks:
+        begins: list[float] = []
+        queue = IntervalQueue("p", interval=1, store=MemoryStore(clock=virtual_micros))
+
+        @tasks.worker("q", batch=10, queue=queue, concurrency=10)
+        async def work(claims: Sequence[Claim]) -> None:
+            begins.append(anyio.current_time())
+
+        await tasks.modify(*[tasks.new("q", n) for n in range(5)])
+        at = anyio.current_time()
+        later = partial(_stop_when_empty, tasks, tasks)
+        await at_once(tasks.run, partial(_insert_later, tasks, 0.2, 3), later)
+        assert begins == pytest.approx([at, at + 1], abs=0.01)
+        assert (await queue.inspect()).ticket == 2
+        await queue.close()
+
+
+@BACKENDS
+@in_virtual_time
 async def test_full_paced_chunks_wait_for_slots_beside_each_other(backend: str) -> None:
     """No slot is left unused while there is a backlog, however long the function takes."""
     async with handle(FakeStore()) as tasks:
@@ -249,7 +269,7 @@ async def test_a_stop_gives_back_what_waits_for_more_or_for_a_slot(backend: str)
             began: list[int] = []
             given = {"queue": queue} if "queue" in options else options
 
-            @tasks.worker("q", batch=10, **given)  # type: ignore[arg-type]  # one of two options
+            @tasks.worker("q", batch=10, **given)
             async def work(claims: Sequence[Claim], began: list[int] = began) -> None:
                 began.append(len(claims))
 
@@ -329,10 +349,12 @@ def test_options_that_make_no_sense_are_refused() -> None:
 
     async def named(*, claims: list[Claim]) -> None: ...
 
-    for function in (nothing, two, named):
+    wrong: list[Any] = [nothing, two, named]
+    for function in wrong:
         with pytest.raises(InvalidOption, match="with a claim, or with a list"):
-            tasks.worker("q", batch=1)(function)  # type: ignore[type-var]
+            tasks.worker("q", batch=1)(function)
         with pytest.raises(InvalidOption, match="with a claim, or with a list"):
-            tasks.worker("q")(function)  # type: ignore[type-var]
-    for function in (print, partial(two, more=1)):
+            tasks.worker("q")(function)
+    right: list[Any] = [print, partial(two, more=1)]
+    for function in right:
         assert tasks.worker("q", batch=1)(function) is function

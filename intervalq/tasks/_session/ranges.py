@@ -25,7 +25,8 @@ class OpenRange:
         row = Row("", 1, queue, 0, "", claims=1, attempt=begun, session=session, begun=begun)
         middle, end = row[1:4], row[5:]
         # Built by position and in one go, because there are very many.
-        self.rows = [Row._make((f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
+        new = tuple.__new__
+        self.rows = [new(Row, (f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
         self._reported = 0  # how many, from the first on, the store knows to be settled
         self._open = len(self.rows)
         self._claims: list[Claim] = []

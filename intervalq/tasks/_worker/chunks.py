@@ -75,6 +75,7 @@ class Chunks:
         self._calls: Calls[Chunk] = Calls(job, lambda chunk: job.function(chunk.open()), self._began)
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""
+        self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
         self._is_paced = job.pace is not None
         self._coming = 0  # how many chunks wait for their slots
         self._new_waker = wakers()
@@ -132,21 +133,21 @@ class Chunks:
 
     def _fill(self, chunk: Chunk) -> bool:
         """Take the claims of a chunk from those that wait; returns whether there are any."""
-        waiting, claims = self._intake.waiting, chunk.claims
-        while waiting and len(claims) < self._size:
+        waiting, claims, size = self._intake.waiting, chunk.claims, self._size
+        while waiting and len(claims) < size:
             claim = waiting[0][1]
             is_last = claim._row.attempt > 0 and self._policy.is_last(claim)
-            if is_last and claims and claim.open:
+            if is_last and claims:
                 break
             waiting.popleft()
-            if not claim.open or (claim._row.attempt and self._outcomes.is_dead(claim)):
+            if claim._row.attempt > 0 and claim.open and self._outcomes.is_dead(claim):
                 continue
-            if self._session.is_in_doubt(claim):
+            if self._is_in_doubt is not None and self._is_in_doubt(claim):
                 self._outcomes.unused(claim)
-                continue
-            claims.append(claim)
-            if is_last:
-                break
+            elif claim.open:
+                claims.append(claim)
+                if is_last:
+                    break
         if waiting:
             self._intake.wake(1)
         return bool(claims)
