@@ -51,6 +51,7 @@ class TaskCommands(Commands):
         "ack": "_tasks.shell:ack",
         "nak": "_tasks.shell:nak",
         "modify": "_tasks.shell:modify",
+        "lock": "_tasks.lock:lock",
         "sessions": "_tasks.command:sessions",
     }
 

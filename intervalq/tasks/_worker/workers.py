@@ -26,6 +26,7 @@ log: Final = logging.getLogger("intervalq")
 
 F = TypeVar("F", bound=Work)
 C = TypeVar("C", bound=ChunkWork)
+A = TypeVar("A", bound=Callable[[Any], Any])
 
 _EMPTY_POLL: Final = 0.05
 _LOOK: Final = 10
@@ -79,7 +80,7 @@ class Workers(Lifecycle):
         backoff: Duration = 1.0,
         timeout: Duration | None = None,
         on_dependency: Callable[[Any, DependencyError], Any] | None = None,
-    ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    ) -> Callable[[A], A]:
         """Decorate the function that runs the tasks of some queues; it is returned unchanged.
 
         It is called with the claimed task. When it returns, the task is done. It may return changes
@@ -135,7 +136,7 @@ class Workers(Lifecycle):
         size = None if batch is None else whole("batch", batch, 1, MAX_ROWS)
         pause = 0.0 if within is None else parse.duration(within, what="within") / 1e6
 
-        def register(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def register(function: A) -> A:
             check_function(function)
             job = Job(function, job_queues, queue, many, policy, seconds, on_dependency, size, pause)
             self._jobs.append(job)
