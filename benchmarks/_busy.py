@@ -57,7 +57,7 @@ class Question:
     columns: tuple[Column, ...]
     pieces: tuple[Piece, ...]
     beside: Callable[[list[Row]], None] = lambda _: None
-    """Adds figures to the lines of a table that follow from several lines."""
+    """Adds figures that follow from several lines of a table."""
 
 
 def ask(question: Question, condition: Condition, runs: int, progress: Progress) -> Iterator[Row]:
@@ -97,7 +97,7 @@ def _timers(piece: Piece, condition: Condition) -> Row:
 
 
 def settle(seconds: float) -> float:
-    """Seconds of warm-up before the measured seconds: under a quota it takes long to begin."""
+    """Seconds of warm-up before the measured seconds; more under a quota, where processes start slowly."""
     return min(2.0, seconds / 2)
 
 
@@ -136,7 +136,7 @@ _LESS = 0.95
 def falling(setting: Callable[[Row], str]) -> Callable[[list[Row]], None]:
     """Adds `falls` to rows whose starts a second are under those of a lower rate of the same setting and contender.
 
-    Rows are in the order of the rates asked for.
+    Rows are in the order of the requested rates.
     """
 
     def add(shown: list[Row]) -> None:

@@ -35,7 +35,7 @@ def lone(seconds: float) -> Question:
     """How long one caller waits on an idle queue."""
     return Question(
         "lone",
-        f"one call after a pause on an idle queue, by turns with a naive limiter in the process; {seconds:g} s",
+        f"one call after a pause on an idle queue, alternating with a naive limiter; {seconds:g} s",
         (
             Column("", "label"),
             Column("calls", "calls", "{:.0f}"),

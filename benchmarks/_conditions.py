@@ -1,6 +1,6 @@
 """What a machine does to the processes of a run: nothing, busy neighbours, a CPU quota.
 
-Each condition is made when the processes are ready, and ends with the run, also when this process is interrupted or
+Each condition begins when the processes are ready, and ends with the run, also when this process is interrupted or
 killed.
 """
 
@@ -24,9 +24,9 @@ PERIOD = 0.1
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _NUMBERS = itertools.count()
-"""Numbers the folders, because one that was removed may exist for a moment more."""
+"""Numbers for the folders, because a removed one may exist for another moment."""
 
-# It ends with its standard input, which is closed when the process ends that started it.
+# It ends with its standard input, which is closed when the process that started it ends.
 _LOOP = """
 import os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
@@ -99,7 +99,7 @@ def conditions(names: Sequence[str], quota: str | None) -> tuple[list[Condition]
     loops = 2 * _processors()
     found = {
         "quiet": Condition("quiet", "nothing else runs", undisturbed),
-        "pressed": Condition("pressed", f"{loops} busy loops, two a processor", partial(_pressed, loops)),
+        "pressed": Condition("pressed", f"{loops} busy loops, two per processor", partial(_pressed, loops)),
     }
     missing: dict[str, str] = {}
     if quota == "stop":

@@ -53,7 +53,7 @@ class Fleet:
                     stderr=error_file,
                     cwd=self._folder,
                     env=self._environment,
-                    start_new_session=True,  # an interrupt from the keyboard is for the one who started it
+                    start_new_session=True,  # a keyboard interrupt is for the process that started it
                 )
                 self._workers.append((worker, error_file))
             self._each(self._line, _READY_WITHIN)

@@ -20,7 +20,7 @@ def helper(*command: str, ready: bool = False) -> Iterator[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE if ready else None,
         text=True,
-        start_new_session=True,  # an interrupt from the keyboard is for the one who started it
+        start_new_session=True,  # a keyboard interrupt is for the process that started it
     )
     try:
         yield process.stdout.readline().strip() if process.stdout is not None else ""

@@ -68,7 +68,7 @@ def inversions(values: Sequence[int | None]) -> float:
 
 
 def frozen(starts: Sequence[Start], interval: float, limit: float = 0.9) -> int | None:
-    """How many gaps are short only because the machine stood between the last check and the start.
+    """How many gaps are short only because the machine stood still between the last check and the start.
 
     At the last checks the gap was long enough: nobody can pace what happens after that. None: not known.
     """

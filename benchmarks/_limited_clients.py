@@ -21,7 +21,7 @@ Take = Callable[[int], Awaitable[Settle | None]]
 """Waits until a call with at most this many tokens may be made."""
 
 Open = Callable[[str, Scale, str], Awaitable[Take]]
-"""Connects to a Redis, for these limits, counted by a server in this way."""
+"""Connects to a Redis, for these limits, which a server counts in the given way."""
 
 FOREVER = 3_600
 
@@ -40,7 +40,7 @@ async def ours(url: str, scale: Scale, kind: str, *, settled: bool = True, jitte
 
 
 async def paced(url: str, scale: Scale, _: str, *, mean: bool = False) -> Take:
-    """One queue that only has a pace: of a second's limit, or that of a window's."""
+    """One queue that has only a pace: that of the limit per second, or with `mean` that of the window."""
     rate = f"{scale.starts}/{scale.window:.0f}s" if mean else f"{scale.pace}/s"
     queue = IntervalQueue("bench", rate=rate, store=url)
 

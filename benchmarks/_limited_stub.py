@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 CLOCK = time.time() - time.monotonic()
-"""Added to CLOCK_MONOTONIC, it's the time of day, at whose edges fixed windows begin."""
+"""CLOCK_MONOTONIC plus this is the time of day, at whose edges fixed windows begin."""
 
 ANSWERS = 0.05, 0.25
 """How long a call takes, in seconds: any time between these."""
@@ -49,14 +49,14 @@ class Counter(Protocol):
     """What was taken of one limit. Time never goes back."""
 
     def when(self, now: float, units: int) -> float:
-        """From when on this many units fit in; `inf` if they don't by themselves."""
+        """The time from which this many units fit in; `inf`: they are more than the limit."""
 
     def add(self, now: float, units: int) -> None:
         """Count units."""
 
 
 class SlidingLog:
-    """At most that many in any window."""
+    """At most `most` units in any window."""
 
     def __init__(self, most: int, window: float) -> None:
         self.most, self.window = most, window
@@ -83,7 +83,7 @@ class SlidingLog:
 
 
 class FixedWindow:
-    """At most that many between two edges of the clock."""
+    """At most `most` units between two edges of the clock."""
 
     def __init__(self, most: int, window: float) -> None:
         self.most, self.window = most, window
@@ -104,7 +104,7 @@ class FixedWindow:
 
 
 class TokenBucket:
-    """So many in a bucket that is full at first, and fills in one window."""
+    """A bucket of `most` units that is full at first, and fills in one window."""
 
     def __init__(self, most: int, window: float) -> None:
         self.most, self.rate = most, most / window
@@ -137,7 +137,7 @@ class Call(NamedTuple):
     at: float
     tokens: int
     bound: int
-    """What was known before: at most so many tokens."""
+    """The upper bound of its tokens that was known before it."""
     length: float
     """How long it took."""
 
@@ -195,7 +195,7 @@ class Stub:
 def soonest(kind: str, scale: Scale, calls: Sequence[Call], *, bounded: bool) -> float:
     """The time of the last call, if a client of perfect timing had made these calls in this order.
 
-    It knows what each call takes; `bounded`: before its end, it only knows at most how much, and is never refused.
+    It knows what each call takes; with `bounded`, it knows only an upper bound until the call ends, and is never refused.
     """
     counters = [KINDS[kind](most, window) for most, window, _ in scale.limits]
     now, spare = calls[0].at, 0
@@ -219,7 +219,7 @@ def soonest(kind: str, scale: Scale, calls: Sequence[Call], *, bounded: bool) ->
 
 
 def share(stub: Stub, kind: str, *, bounded: bool) -> float:
-    """How long the calls would have had to take, as a share of how long they took."""
+    """The shortest time for the accepted calls, as a share of the time that they took."""
     if len(stub.accepted) < 2:
         return math.nan
     begin, end = stub.accepted[0].at, stub.accepted[-1].at

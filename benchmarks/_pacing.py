@@ -55,7 +55,7 @@ CASES = (
     Case(1, 500, callers=128, only=("intervalq", *_VARIANTS, "slots")),
 )
 
-# The published design, which npm doesn't have any more: as it was measured side by side with the others.
+# The published design, which npm no longer has: figures from a run side by side with the others.
 _ANCESTOR = "sharded-interval-queue [2026-11, another run]"
 _STATIC: dict[Case, dict[str, Any]] = {
     Case(4, 100): {"rate": 0.43, "short": 0.161, "gap_p1": 0.17, "gap_p99": 5.78, "ask_inversions": 0.15,
@@ -136,7 +136,7 @@ class Pacing:
             self._print(case, peers, runs)
 
     def _row(self, case: Case, peer: Peer) -> list[dict[str, Any]]:
-        """The baseline, right before, and the contender."""
+        """The row of the baseline, which runs right before, and that of the contender."""
         found = []
         timer = TIMER_HALF if case.half else TIMER
         for each, seconds in ((timer, max(1.0, self._seconds / 3)), (peer, self._seconds)):
@@ -192,7 +192,7 @@ def measure(
     row = figures(found, 1 / case.rate, case.processes)
     if bare:  # nobody asks it for anything
         row |= dict.fromkeys(("ask_inversions", "ticket_inversions", "wait_p50", "wait_p99"), math.nan)
-    elif row["very_short"] > 0.5:  # starts in bursts: from first to last is no measure of them
+    elif row["very_short"] > 0.5:  # starts in bursts, for which the time from first to last says nothing
         row["pace"] = math.nan
     return row
 

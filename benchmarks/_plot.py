@@ -64,7 +64,7 @@ def _panels(rows: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str, f
 
 
 def _rate(rows: Sequence[dict[str, Any]], label: str) -> str:
-    """Few short gaps are no merit of who starts little."""
+    """The rate belongs to the label: a contender that starts few jobs easily has few short gaps."""
     known = [row for row in rows if row["label"] == label and "missing" not in row]
     return f"{medians(known)['rate']:.2f}" if known else "-"
 

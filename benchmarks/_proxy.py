@@ -109,7 +109,7 @@ async def _main(host: str, port: int, delay: float) -> None:
 
 
 def _watch() -> None:
-    sys.stdin.read()  # until whoever started us is gone
+    sys.stdin.read()  # until the process that started this one ends
     os._exit(0)
 
 

@@ -20,11 +20,11 @@ from peers.base import Work
 HERE = Path(__file__).parent
 
 _LEAD = 0.1
-"""Seconds between announcing the begin of a run and that begin."""
+"""Seconds from announcing the start of a run to that start."""
 
 
 Around = Callable[[Sequence[int]], AbstractContextManager[object]]
-"""What is done to the processes from when they are ready until they gave results. Takes their ids."""
+"""What is done to the processes from the time they are ready until they have given results. Takes their ids."""
 
 
 def undisturbed(_: Sequence[int]) -> AbstractContextManager[object]:

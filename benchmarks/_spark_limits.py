@@ -1,6 +1,6 @@
 """The limits that people use for calls in Spark today, each as a function for `mapInArrow`.
 
-All read rows, call the stand-in with at most 16 calls in flight a task, and on a 429 wait for its Retry-After and
+All read rows, call the stand-in with at most 16 calls in flight per task, and on a 429 wait for its Retry-After and
 call again. They differ in when a call may start.
 """
 

@@ -33,14 +33,14 @@ def _timed(row: Row, name: str = "s") -> Iterator[None]:
 
 
 def pace(options: Namespace) -> Iterator[Row]:
-    """4 tasks on 2 executors, 100 starts a second: the rate, the gaps, and the ends of the job."""
+    """4 tasks on 2 executors, 100 starts a second: the rate, the gaps, and how long a job begins and ends."""
     from intervalq.spark import paced
 
     rows = 40 if options.quick else 500
     master = "local[4]" if options.quick else "local-cluster[2,2,700]"
     with store_of("redis") as store, SparkApi(latency=0.15) as api, session(master) as spark:
         call = caller(api.url)
-        for _ in range(2):  # Python workers, and what they import
+        for _ in range(2):  # starts the Python workers, which import what they need
             spark.range(0, 16, 1, 4).transform(paced(call, "y long", queue=None, ledger=None)).collect()
         for run in range(options.runs):
             before = api.count
@@ -83,7 +83,7 @@ def limits(options: Namespace) -> Iterator[Row]:
                 with SparkApi(latency=0.15, policy=Policy(10, 1.0, penalty)) as api:
                     frame = spark.range(0, rows, 1, tasks)
                     if name == "intervalq":
-                        # Five percent under the limit: the way moves arrivals, and the policy has no mercy.
+                        # Five percent under the limit: latency varies, and the policy forgives nothing.
                         queue = IntervalQueue(_name(), rate="9.5/s", store=store, retries=9)
                         out = frame.transform(paced(caller(api.url), "y long", queue=queue, ledger=None))
                     else:

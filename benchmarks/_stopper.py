@@ -1,6 +1,6 @@
 """Stops and continues processes in turn until its standard input closes; then all of them run on.
 
-A process of its own, so that no process is left stopped however the one ends that started this.
+A process of its own, so that no process is left stopped, however the process that started this one ends.
 """
 
 from __future__ import annotations

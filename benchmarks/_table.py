@@ -28,7 +28,7 @@ def cell(value: object, column: Column) -> str:
 
 
 def table(columns: Sequence[Column], rows: Sequence[dict[str, object]]) -> str:
-    """All rows under their headings; the first column is text, to the left."""
+    """All rows under their headings; the first column is text, aligned left."""
     texts = [[column.heading for column in columns]]
     texts += [[cell(row.get(column.name), column) for column in columns] for row in rows]
     widths = [max(len(text[at]) for text in texts) for at in range(len(columns))]

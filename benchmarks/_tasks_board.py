@@ -13,7 +13,7 @@ _FLAGS = 2
 
 
 class Board:
-    """Whether the run is over, whether a process has failed, and how many tasks each has begun with.
+    """Whether the run is over, whether a process has failed, and how many tasks each has begun.
 
     Each number has one writer, except for the flags, which are only ever set.
     """
@@ -26,7 +26,7 @@ class Board:
 
     @property
     def over(self) -> bool:
-        """The processes must report their results, and end."""
+        """Whether the run is over: the processes must report their results, and end."""
         return self._numbers[0] != 0
 
     def end(self) -> None:
@@ -35,7 +35,7 @@ class Board:
 
     @property
     def failed(self) -> bool:
-        """A process has written to standard error what went wrong."""
+        """Whether a process has failed, and written the reason to standard error."""
         return self._numbers[1] != 0
 
     def fail(self) -> None:

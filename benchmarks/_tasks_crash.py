@@ -32,10 +32,12 @@ def crashes(url: str, *, times: int) -> Iterator[float]:
             with NewBoard() as board:
                 with processes([work(HOLDER, "work", url, board)]) as fleet:
                     begin(fleet)
-                    while not board.begun:  # the other one may be quicker, and has done with it at once
+                    while not board.begun:  # the other worker may be quicker, and do the task at once
                         tasks.insert(QUEUE, {"n": 0})
                         time.sleep(_AGAIN)
-                    time.sleep(0.2 + draw.random())  # it beats each second, and dies anywhere in between
+                    time.sleep(
+                        0.2 + draw.random()
+                    )  # it dies anywhere between two heartbeats, which come each second
                     before = steady.begun
                     killed = time.monotonic_ns()
                 # Leaving the context has killed it.

@@ -22,7 +22,7 @@ from task_peers.base import Work
 _PYTHON = [sys.executable, "-m", "task_peers.worker"]
 
 _LEAD = 0.02
-"""Seconds between announcing the begin of a run and that begin."""
+"""Seconds from announcing the start of a run to that start."""
 _LOOK = 0.0005
 _LOOK_AT_DATABASE = 0.003
 MAX_WAIT = 120.0
@@ -105,7 +105,7 @@ def drain(contender: Contender, url: str, count: int, workers: int) -> Drained:
             cpu = server_cpu(url)
             begun = begin(fleet)
             wait(fleet, board, count)
-            # All have begun; the last of them are to be committed.
+            # All have begun; the last of them are still to be committed.
             while left():
                 _check(fleet, board, begun, "tasks are left")
                 time.sleep(_LOOK_AT_DATABASE)

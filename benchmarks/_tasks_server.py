@@ -20,7 +20,7 @@ from intervalq.tasks import sync
 from task_peers import Contender
 from task_peers.base import QUEUE
 
-# Nothing of what comes now and then shall fall on one of the rows.
+# Work that the server does only now and then must not happen during a row.
 _SETTINGS = {"max_wal_size": "'8GB'", "checkpoint_timeout": "'1h'"}
 
 Install = Callable[[Contender, str], None]
@@ -85,7 +85,7 @@ def databases(install: Install, *, commit: str) -> Iterator[Databases]:
 
 @contextlib.contextmanager
 def pooler(url: str) -> Iterator[str]:
-    """PgBouncer in front of a server. Raises servers.NotInstalledError if it isn't installed.
+    """The URL of a PgBouncer in front of a server.
 
     Raises:
         servers.NotInstalledError: there is none here.
@@ -144,10 +144,10 @@ def server_cpu(url: str) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-# Of what follows the name in /proc/PID/stat.
+# Places among the fields after the name in /proc/PID/stat.
 _PARENT = 1
 _OWN = slice(11, 13)
-_CHILDREN = slice(13, 15)  # those that have ended
+_CHILDREN = slice(13, 15)  # of children that have ended
 
 
 def _numbers(folder: Path) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""How many jobs a second without an effective limit, beside the raw floor of each store?"""
+"""How many jobs a second start without an effective limit, beside the raw floor of each store?"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 Spark itself writes logs of an eighth, a quarter, a half and all of the rows to a temporary folder, with some faults
 planted: four queues at 100 starts a second, 16 shards each on 8 hosts, and every shard's rows in a file of their
-own, so that nothing is in order. Each is audited, and found has to be what was planted.
+own, so that nothing is in order. Each log is audited, and exactly the planted faults must be found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 QUEUES, SHARDS, HOSTS = 4, 16, 8
 PARTS = 8
-"""The faults; each is planted once in every part of a queue's time."""
+"""Parts of a queue's time; each fault is planted once in every part."""
 INTERVAL = 0.01
 FIRST = 1_700_000_000.0
 FAULTS = ("gap_short", "start_late", "slot_twice", "key_twice", "ended_before_start", "tickets_unused")
@@ -73,7 +73,7 @@ def log(spark: SparkSession, rows: int) -> tuple[DataFrame, int]:
         at = part // 10 * (FAULTS.index(kind) + 1)
         return (F.col("place") % part == at) & (F.col("s") == shard)
 
-    # Two neighbours, each in its tolerance, that came too close; and a late one, with a next one that gives way.
+    # Two neighbours, each in its tolerance, that came too close; and a late one, whose successor gives way.
     late = (
         F.when(planted("gap_short", 2), 0.0009)
         .when(planted("gap_short"), -0.0009)
@@ -119,9 +119,7 @@ def measure(spark: SparkSession, rows: int, folder: Path) -> dict[str, Any]:
     shutil.rmtree(path)
     counts = {name: value.count for name, value in found.violations.items()}
     counts["tickets_unused"] = found.notes["tickets_unused"].count
-    wanted = dict.fromkeys(FAULTS, times) | {
-        "gap_short": 2 * times
-    }  # a slot used twice makes a gap of nothing
+    wanted = dict.fromkeys(FAULTS, times) | {"gap_short": 2 * times}  # a slot used twice leaves a gap of zero
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # noqa: SLF001 - there is no public way to it
     return {
         "rows": found.rows,
@@ -154,9 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sizes", type=int, default=4, help="how many logs, each of twice the rows of the one before"
     )
-    parser.add_argument("--memory", default="4g", help="of Spark's driver, which does the work here")
+    parser.add_argument("--memory", default="4g", help="memory of Spark's driver, which does the work here")
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     args = parser.parse_args(arguments)
     spark = session(args.memory, args.cores)
     rows: list[dict[str, Any]] = []
@@ -167,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="intervalq-audit-") as folder:
         measure(
             spark, 200_000, Path(folder)
-        )  # what is compiled and started the first time is no cost of a row
+        )  # what is compiled and started the first time is not part of the cost of a row
         for size in reversed(range(args.sizes)):
             row = measure(spark, int(args.rows / 2**size), Path(folder))
             rows.append(row)

@@ -47,7 +47,7 @@ class HiddenLimit:
     """A server that allows a number of calls in any second, which changes at times.
 
     Args:
-        limits: since when, in seconds from the beginning, and the number.
+        limits: pairs of a time, in seconds from the beginning, and the number that holds from then on.
         retry_after: seconds that a refusal asks to wait; None: it doesn't say.
     """
 
@@ -84,7 +84,7 @@ class HiddenLimit:
             raise Refused(self._retry_after)
 
     def share(self, since: float, until: float) -> Share:
-        """What was used of the limit in this time, which must be the same all along, and what was refused."""
+        """The shares in this time that were used of the limit, which must not change in it, and refused."""
         found = [served for at, served in self.calls if since <= at < until]
         return Share(
             sum(found) / (self.limit(since) * (until - since)),
@@ -94,12 +94,12 @@ class HiddenLimit:
 
 
 class Share(NamedTuple):
-    """What came of some calls."""
+    """The result of some calls."""
 
     used: float
-    """Of the limit."""
+    """The share of the limit that was used."""
     refused: float
-    """Of all calls."""
+    """The share of all calls that was refused."""
     calls: int
 
 
@@ -133,7 +133,7 @@ async def each_alone(server: HiddenLimit, seconds: float) -> None:
             nonlocal rate
             try:
                 await server.call()
-                rate = min(500.0, rate + 1 / rate)  # by one a second in each second
+                rate = min(500.0, rate + 1 / rate)  # by one per second, each second
             except Refused:
                 rate = max(0.1, rate / 2)
 
@@ -155,7 +155,7 @@ Way = Callable[[HiddenLimit, float], Awaitable[None]]
 
 
 def steady(way: Way, limit: int, seconds: float, retry_after: float | None) -> Share:
-    """What is used of a limit that doesn't change, and refused, after the first minute."""
+    """The result of one way with a limit that doesn't change, after the first minute."""
     server = HiddenLimit((0, limit), retry_after=retry_after)
     virtual_time(way, server, _WARM + seconds)
     return server.share(_WARM, _WARM + seconds)

@@ -46,9 +46,7 @@ def _options() -> argparse.Namespace:
                         help="only this kind of CPU quota; without it both, as `quota` and `stopped`")  # fmt: skip
     parser.add_argument("--rows", action="append", default=[], metavar="TEXT",
                         help="only rows whose name contains this; may be given several times")  # fmt: skip
-    parser.add_argument(
-        "--runs", type=int, default=1, help="each row so often, in turns; tables show medians"
-    )
+    parser.add_argument("--runs", type=int, default=1, help="runs of each row, in turns; tables show medians")
     parser.add_argument("--quick", action="store_true", help="rows of 1 s, to try it out")
     parser.add_argument("--json", type=Path, help="write each run of each row here")
     options = parser.parse_args()
@@ -86,7 +84,7 @@ def _introduce(here: dict[str, Any], some: list[Condition], missing: dict[str, s
 def main() -> None:
     """Read the options, run, print the tables, and write the rows."""
     options = _options()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contexts end what they started
     some, missing = conditions(options.conditions, options.quota)
     questions = _questions(options)

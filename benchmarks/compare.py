@@ -39,15 +39,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only", type=words, default=list(_QUESTIONS), help="some of " + ",".join(_QUESTIONS)
     )
-    parser.add_argument("--peers", type=words, default=[], help="only these; `intervalq` is one")
-    parser.add_argument("--stores", type=words, default=[], help="of throughput and latency: only these")
-    parser.add_argument("--rates", type=lambda text: [float(word) for word in words(text)], default=[],
-                        help="of pacing: only these")  # fmt: skip
-    parser.add_argument("--processes", type=lambda text: [int(word) for word in words(text)], default=[],
-                        help="of pacing: only these")  # fmt: skip
+    parser.add_argument("--peers", type=words, default=[], help="only these peers; `intervalq` is one")
     parser.add_argument(
-        "--runs", type=int, default=1, help="each row so often, in turns; tables show medians"
+        "--stores", type=words, default=[], help="only these stores, of throughput and latency"
     )
+    parser.add_argument("--rates", type=lambda text: [float(word) for word in words(text)], default=[],
+                        help="only these rates of pacing")  # fmt: skip
+    parser.add_argument("--processes", type=lambda text: [int(word) for word in words(text)], default=[],
+                        help="only these numbers of processes, of pacing")  # fmt: skip
+    parser.add_argument("--runs", type=int, default=1, help="runs of each row, in turns; tables show medians")
     parser.add_argument("--quick", action="store_true", help="rows of 1 s, to try it out")
     parser.add_argument("--json", type=Path, help="write each run of each row here")
     parser.add_argument("--plot", type=Path, help="draw a PNG here")
@@ -61,7 +61,7 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     """Read the options, run, print, write."""
     options = _options()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contexts end what they started
     here = machine()
     print(", ".join(f"{name} {value}" for name, value in here.items()))

@@ -1,9 +1,9 @@
-"""What do the stores in files cost, beside each other: steps a second, and the longest wait for one?
+"""How do the stores in files compare: steps a second, and the longest wait for one?
 
-Each process takes ticket after ticket, as many at the same time as it has callers; "all keys" is how many queues
-there are in the store before, and each step is on one of them at random. Rows of both stores take turns, so that
+Each process takes ticket after ticket, as many at the same time as it has callers; "queues" is the number of queues
+in the store, and each step is on one of them, chosen at random. Rows of both stores take turns, so that
 a moment in which the machine is slow doesn't fall on one of them. "share" is what the process that came off
-worst got of a fair share, "jain" Jain's index of all of them: 1 is even, 1 / processes is all to one.
+worst got of a fair share, "jain" Jain's index of all of them: 1 is even, 1 / processes means that one process got everything.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def process(work: Work, ready: Barrier, results: Any) -> None:  # noqa: ANN401 -
 
     async def main() -> None:
         store = open_store(work.url)
-        store.patience = 600  # type: ignore[attr-defined] - the slowest rows are to be seen as well
+        store.patience = 600  # type: ignore[attr-defined] - the slowest rows must be shown, too
         await to_thread.run_sync(ready.wait)
         end = time.monotonic_ns() + int(work.seconds * 1e9)
 
@@ -113,13 +113,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--store", default="file,sqlite", help="one or both")
+    parser.add_argument("--store", default="file,sqlite", help="one or both stores")
     parser.add_argument("--processes", default="1,4")
-    parser.add_argument("--queues", default="1,100,10000", help="how many in one store; one row each")
+    parser.add_argument(
+        "--queues", default="1,100,10000", help="numbers of queues in one store; one row each"
+    )
     parser.add_argument("--callers", type=int, default=1, help="steps at the same time in each process")
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--folder", default=tempfile.gettempdir(), help="on the disk to be measured")
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="a folder on the disk to be measured")
     arguments = parser.parse_args()
     print(
         f"{arguments.callers} callers a process, {arguments.seconds:g} s, Python {platform.python_version()}"

@@ -1,12 +1,12 @@
-"""Are keys under one rate fair, do they use it, and what do they leave in the store?
+"""Are keys under one rate fair, how much of it do they use, and what do they leave in the store?
 
 `small`: one key has thousands of waiting jobs, two others have ten each, every key in a process of its own. Their
-share are as many starts as if all three took turns: `x share` is how many starts there really were until the last
-small job began, divided by that.
+share is the number of starts that they and the large key need if all three take turns: `x share` is the number of
+starts until the last small job began, divided by that.
 
-`many`: thousands of keys with one job each, from several processes. `used` is how much of the common rate their
-starts used, `asked` how many requests to the store there were for each job, `lapsed` how many records of keys are
-left when all had been idle for a while.
+`many`: thousands of keys with one job each, from several processes. `used` is the share of the common rate that
+their starts used, `asked` the number of requests to the store per job, and `lapsed` the number of records of keys
+that are left after all have been idle for a while.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SMALL = (
     Column("store", "store"),
     Column("backlog", "backlog", "{}"),
     Column("rate", "rate"),
-    Column("starts until b is through", "b", "{}"),
-    Column("until c is through", "c", "{}"),
+    Column("starts until b is done", "b", "{}"),
+    Column("until c is done", "c", "{}"),
     Column("x share", "ratio", "{:.2f}"),
     Column("shortest gap", "gap", "{:.3f}"),
     Column("load", "load", "{:.1f}"),
@@ -70,7 +70,7 @@ class Work:
     seconds: float
     """How long it goes on after all are ready, even if some have not begun."""
     leads: bool = False
-    """Whether it is ready once its first job has begun."""
+    """Whether it reports that it is ready only once its first job has begun."""
 
 
 @dataclass
@@ -80,9 +80,9 @@ class Found:
     since: float
     """When all were ready."""
     starts: list[tuple[float, str]]
-    """When which key's jobs began."""
+    """The start of each job, and its key."""
     asked: int
-    """How many requests that took."""
+    """The number of requests that they took."""
 
 
 async def work_of(mine: Work, ready: Barrier) -> Found:
@@ -169,7 +169,7 @@ def small(kind: str, rate: float, backlog: int) -> dict[str, object]:
 
 
 async def keys_left(url: str) -> int:
-    """How many records of keys there are, once a step of another key had the chance to remove them."""
+    """How many records of keys there are, once a step of another key has had the chance to remove them."""
     store = open_store(url)
     async with IntervalQueue("keys", rate=1, each="shared", on_mismatch="adopt", store=store) as queue:
         async with queue["last"].slot():
@@ -213,8 +213,8 @@ def main() -> None:
     )
     parser.add_argument("--store", default="redis,postgres,sqlite", help="one or more of them")
     parser.add_argument("--only", default="small,many")
-    parser.add_argument("--rates", default="20,100", help="of `small`, in starts a second")
-    parser.add_argument("--rate", type=float, default=50, help="of `many`, in starts a second")
+    parser.add_argument("--rates", default="20,100", help="rates of `small`, in starts a second")
+    parser.add_argument("--rate", type=float, default=50, help="rate of `many`, in starts a second")
     parser.add_argument("--backlog", type=int, default=10_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=4)

@@ -1,8 +1,8 @@
-"""How much of what a NATS can count is left for jobs that take tickets from it?
+"""What share of the counting rate of a NATS server do ticket requests reach?
 
 Writers on connections of their own, tasks of one process, all on the same key. Beside each other: increments of a bare
 counter; by the store, tickets of a queue with a backlog, with slots that are used as well, and of an idle one; and a
-counter in a key-value bucket, read and written back until nobody was faster. Rounds take turns, so that a busy machine is busy for all.
+counter in a key-value bucket, which is read and written back until no other writer was faster. Rounds take turns, so that a busy machine is busy for all.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--store", default="nats", help="or the URL of one")
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each kind in each round")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each kind in each round")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
     with store_of(arguments.store) as url:

@@ -1,9 +1,9 @@
 """Durable tasks on JetStream beside the driver of NATS itself: the same messages on the same server, in one run.
 
 Raw: nats-py's `pull_subscribe`, `fetch` and `msg.ack()` each, on a stream of its own with work-queue retention.
-Confirmed: the same with `msg.ack_sync()`, gathered, which waits for the server's answer, as ours do. Ours:
+Confirmed: the same with `msg.ack_sync()`, gathered, which waits for the server's answer, as ours does. Ours:
 `tasks.pull(...)`, `fetch` and `claim.ack()`, gathered. Connections are made, and the first batch is done, before
-the clock starts; not where there are two processes. Rows take turns; medians are shown. "idle" is how long it
+the clock starts, except where there are two processes. Rows take turns; medians are shown. "idle" is how long it
 takes from the beginning of an insert until an idle worker begins. "feed" is how long it takes from the
 acknowledgement of a key's task until the next one of the key is claimed elsewhere: here, and where the server
 itself feeds a stream of one message a subject from an inbox, by a source.
@@ -38,7 +38,7 @@ from intervalq.tasks import Claim, Tasks
 
 PAYLOAD = {"value": "x" * 100}
 _TURNS = 3
-"""How many single fetches each run makes: most of each is waiting, which others lengthen."""
+"""Single fetches of each run: most of their time is waiting, which other work on the machine lengthens."""
 
 WINDOW = 500
 """The maximum number of messages that raw `publish` has in flight."""
@@ -325,7 +325,7 @@ def main() -> None:
     )
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=20, help="of the feed")
+    parser.add_argument("--turns", type=int, default=20, help="turns of the feed")
     options = parser.parse_args()
     print(
         f"Python {platform.python_version()}, nats-py {version('nats-py')}, {os.cpu_count()} processors, "

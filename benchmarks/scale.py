@@ -1,7 +1,7 @@
 """Does the cost grow with the number of shards, of keyed queues, or of waiting jobs?
 
 shards: handles with connections of their own, over one Redis, in two processes, at one rate in all; each has some
-callers, which ask again as soon as they began.
+callers, which ask again as soon as they have begun.
 queues: keyed queues of one handle that have all been used and are all held; then jobs on each of them in turn.
 waiting: jobs that wait in one shard while it is paused, and then begin all at once.
 
@@ -69,7 +69,7 @@ def apart(count: int) -> ProcessPoolExecutor:
 
 
 def figures(handles: list[IntervalQueue]) -> dict[str, int]:
-    """Calls of all shards so far; not by `inspect`, which is itself a call."""
+    """Calls of all shards so far, without `inspect`, which is itself a call."""
     shards = [queue._shard() for queue in handles]
     return {"calls": sum(each.calls for each in shards), "given_up": sum(each.given_up for each in shards)}
 
@@ -356,16 +356,16 @@ def main() -> None:
         "--only", type=words, default=["shards", "queues", "waiting"], help="some of the questions"
     )
     parser.add_argument("--shards", type=numbers, default=[1, 4, 16, 64])
-    parser.add_argument("--rate", type=float, default=200, help="of all shards together, starts a second")
-    parser.add_argument("--callers", type=int, default=4, help="of each shard")
-    parser.add_argument("--seconds", type=float, default=10, help="of each row of shards")
+    parser.add_argument("--rate", type=float, default=200, help="starts a second of all shards together")
+    parser.add_argument("--callers", type=int, default=4, help="callers of each shard")
+    parser.add_argument("--seconds", type=float, default=10, help="duration of each row of shards")
     parser.add_argument("--settle", type=float, default=4, help="seconds for all the shards to connect")
     parser.add_argument("--queues", type=numbers, default=[1, 100, 10_000])
-    parser.add_argument("--stores", type=words, default=["memory", "redis", "sqlite"], help="of queues")
-    parser.add_argument("--jobs", type=int, default=10_000, help="of each row of queues, at least")
-    parser.add_argument("--workers", type=int, default=16, help="calls at the same time, of queues")
+    parser.add_argument("--stores", type=words, default=["memory", "redis", "sqlite"], help="for queues")
+    parser.add_argument("--jobs", type=int, default=10_000, help="least number of jobs of each row of queues")
+    parser.add_argument("--workers", type=int, default=16, help="concurrent calls, of the rows of queues")
     parser.add_argument(
-        "--waiting", type=numbers, default=[1, 100, 10_000, 100_000], help="jobs, by add and by slot()"
+        "--waiting", type=numbers, default=[1, 100, 10_000, 100_000], help="waiting jobs, by add and slot()"
     )
     parser.add_argument("--threads", type=numbers, default=[1, 10, 100])
     parser.add_argument("--json", type=Path, help="write the figures here as well")

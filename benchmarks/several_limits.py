@@ -6,9 +6,10 @@ made again. What a call takes of the tokens is heavy-tailed. Before the call, an
 is known when it has been answered, 50 to 250 ms later.
 
 `refused` is the share of calls that the stub refused. `used` is the share of the limit that was used best, in whole
-windows after the first one. `possible` is how soon the stub could have accepted the same calls in the same order, by
-how long they took; `with bounds`: the same for a client of perfect timing that only knows the bounds before. `calls`
-are requests to Redis for each call of the stub, `commands` those commands with the ones inside scripts.
+windows after the first one. `possible` is the shortest time in which the stub could have accepted the same calls in the
+same order, divided by the time that they took; `with bounds`: the same for a client of perfect timing that knows only
+the bounds before. `calls` are requests to Redis for each call of the stub, `commands` all commands, including those
+inside scripts.
 """
 
 from __future__ import annotations
@@ -160,7 +161,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="default: 4.5 windows")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--callers", type=int, default=8)
-    parser.add_argument("--bound", type=float, default=3, help="the known bound, in multiples of the truth")
+    parser.add_argument(
+        "--bound", type=float, default=3, help="the bound that is known before, in multiples of the truth"
+    )
     parser.add_argument("--stubs", default=",".join(KINDS), help="kinds of stubs, separated by commas")
     parser.add_argument("--only", default=";".join(CLIENTS), help="contenders, separated by semicolons")
     parser.add_argument("--runs", type=int, default=1)

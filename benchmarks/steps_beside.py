@@ -1,8 +1,8 @@
 """Does a step without limits cost what it cost in another version?
 
-A step is measured in the rules, on a SQLite file, and on a Redis, as busy shards ask it: these slots begin, and
+A step is measured in the rules, on a SQLite file, and on a Redis, as busy shards request it: grants for some slots, and
 tickets for the next ones. Figures are CPU time in microseconds, because other work on the machine changes them
-less than the clock's: of the process for rules, file and `client`, of the server for `redis`. The two versions take
+less than elapsed time: of the process for rules, file and `client`, of the server for `redis`. The two versions take
 turns, each in new processes; the table has the median of all turns, and the one of the ratios within a turn. The
 third version is a copy of the first: its ratio says how far the machine can be trusted.
 """
@@ -83,7 +83,7 @@ def of_rules() -> dict[str, float]:
 
 
 def of_store(kind: str, tickets: int, steps: int) -> dict[str, float]:
-    """What a step costs that uses slots and takes the next ones."""
+    """What a step that uses slots and takes the next ones costs."""
     with store_of(kind) as url:
         meter = Meter(url) if kind == "redis" else None
         name = f"{kind}: use {tickets}, take {tickets}"

@@ -36,7 +36,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", type=_words, default=list(QUESTIONS), help="some of " + ",".join(QUESTIONS))
     parser.add_argument("--jobs", type=int, default=20_000, help="tasks of a row; quick contenders get more")
-    parser.add_argument("--runs", type=int, default=3, help="each row so often, in turns; medians are shown")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each row, in turns; medians are shown")
     parser.add_argument(
         "--peers",
         type=_words,
@@ -86,7 +86,7 @@ def _machine(postgres: str, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Read the options, run, print, write."""
     options = _options()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contexts end what they started
     rows: list[dict[str, Any]] = []
     here: dict[str, Any] = {}

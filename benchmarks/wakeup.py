@@ -1,8 +1,8 @@
 """How soon after a resume does every shard that waited know of it, beside a bare round trip to the store?
 
-Eight shards in one process, each with connections of its own, wait in a pause. Measured is the time from sending
+Eight shards in one process, each with connections of its own, wait in a pause. The time is measured from sending
 the resume until the first one, and the last one, has been woken, has asked the store, and knows that the queue goes
-on. Their questions are steps on one record, which the store takes one after the other.
+on. Their requests are steps on one record, which the store takes one after the other.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--store", default="memory,redis,valkey,postgres,file", help="several, or URLs")
+    parser.add_argument("--store", default="memory,redis,valkey,postgres,file", help="some of these, or URLs")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--json", type=Path, help="write the figures here as well")

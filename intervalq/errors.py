@@ -10,7 +10,7 @@ from intervalq._text import short as short  # noqa: PLC0414 - as above
 
 
 class InvalidName(IntervalqError, ValueError):
-    """A queue's name is outside `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`, or a key is no text, or too long.
+    """A queue's name doesn't match `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`, or a key isn't text or is too long.
 
     Names of task queues have up to 120 characters, may also contain `/`, `=` and `:`, and may begin with `/`.
     """
@@ -46,7 +46,7 @@ class UnknownStore(IntervalqError, ValueError):
         self.group = group
         """The entry-point group that has no such scheme."""
         holds = {"intervalq.task_stores": "durable tasks", "intervalq.ledgers": "ledgers"}.get(group)
-        remedy = f"install the package that brings it (entry-point group {group})"
+        remedy = f"install the package that provides it (entry-point group {group})"
         if paces:
             remedy = f"that store holds queues only; for {holds} use one of the others"
         what = f"store of {holds}" if holds else "store"
@@ -134,8 +134,8 @@ class SlotTimeout(IntervalqError, TimeoutError):
     ) -> None:
         self.queue, self.seconds = queue, seconds
         self.retry_after = retry_after
-        """Seconds until a job that came now could begin; None: unknown, for example during a pause."""
-        then = "" if retry_after is None else f" (a job that came now could begin in {retry_after:.3g} s)"
+        """Seconds until a job added now could begin; None: unknown, for example during a pause."""
+        then = "" if retry_after is None else f" (a job added now could begin in {retry_after:.3g} s)"
         super().__init__(
             f"no slot of queue {queue!r} {'comes' if at_once else 'came'} within {seconds:g} s, so the job "
             f"did not start{then}: allow more time, add fewer jobs, or check with queue.inspect() or "
@@ -208,7 +208,7 @@ class UnreadableValue(IntervalqError, ValueError):
 
 
 class DependencyError(IntervalqError):
-    """A change of tasks can't be made as a whole, so nothing was changed. The fields list what failed."""
+    """Changes to tasks can't be made as a whole, so nothing was changed. The fields list what failed."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class DependencyError(IntervalqError):
             ("are claimed by another session", claims),
         )
         details = "; ".join(f"tasks {', '.join(map(short, ids))} {what}" for what, ids in parts if ids)
-        super().__init__(f"nothing was changed: {details}: read them again and decide anew")
+        super().__init__(f"nothing was changed: {details}: read the tasks again and decide anew")
 
 
 class InboxFull(IntervalqError):
@@ -252,7 +252,7 @@ class InboxFull(IntervalqError):
 
 
 class ClaimLost(IntervalqError):
-    """A task is no longer this worker's: its session expired, or the task was changed. Drop its work."""
+    """A worker lost its claim on a task: its session expired, or the task was changed. Drop the work."""
 
     def __init__(self, queue: str, id: str) -> None:  # noqa: A002 - as the task calls it
         self.queue, self.id = queue, id
@@ -263,11 +263,11 @@ class ClaimLost(IntervalqError):
 
 
 class LockLost(IntervalqError):
-    """A lock was not refreshed in time, so somebody else may hold it. The code under it was cancelled."""
+    """A lock was not refreshed in time, so somebody else may hold it. Async code under it was cancelled."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"the lock {short(name)} was lost: it couldn't be refreshed before it expired. Give it a longer "
+            f"the lock {short(name)} was lost: it couldn't be refreshed in time. Give it a longer "
             "expiry, or don't block the event loop while you hold it"
         )
         self.name = name
@@ -304,8 +304,8 @@ class UnknownOutcome(IntervalqError):
         self.key = key
         super().__init__(
             f"row {short(key)} of run {run!r} was started by a process that died, so its call may have been "
-            f"made: find out; `intervalq ledger forget {run} --unknown` then allows such rows to be called "
-            'again (errors="column" reports them and goes on, on_unknown="retry" calls them again)'
+            f"made: find out whether it was; `intervalq ledger forget {run} --unknown` then lets such rows "
+            'be called again (errors="column" reports them and goes on, on_unknown="retry" calls them again)'
         )
 
 
@@ -353,7 +353,7 @@ class StoreError(IntervalqError):
 
 
 class StoreUnavailable(StoreError):
-    """The store can't be reached; no job starts. Calls are tried again with backoff before this is raised."""
+    """The store can't be reached; no job starts. Calls are retried with backoff before this is raised."""
 
 
 class StoreTimeout(StoreUnavailable):
@@ -393,7 +393,7 @@ class VersionMismatch(StoreError):
 
 
 class UnsupportedOperation(StoreError):
-    """The store, or its server, can't do this, or can't do it all or nothing."""
+    """The store, or its server, can't do this at all, or can't do it atomically."""
 
 
 class BackendUnsupported(StoreError):

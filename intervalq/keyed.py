@@ -7,8 +7,8 @@ coincide, and the later ones of the key move along. So a key that waits for the 
 and no record knows another key. When the place comes, one step grants both slots.
 
 Keys get places in the order in which they request them, and a key requests its next turn when its last slot
-comes: this is deficit round robin. A turn is `weight` slots, or more if slots are too short for a request
-each. A key without rivals gets as many slots as it requests.
+comes: this is deficit round robin. A turn is `weight` slots, or more if the interval is too short for one
+request per slot. A key without rivals gets as many slots as it requests.
 
 The sender remembers its places. The places of a process that dies stay empty, as its slots would in any
 queue, and delay nobody. A pause of the common queue pauses every key; a pause of a key, only that key.
@@ -25,7 +25,7 @@ from intervalq._spec.record import Mark, Settings, Slot, State
 from intervalq.rules import MAX_TICKETS, apply, set_back
 
 TURN: Final = 5_000
-"""The least duration of a turn per unit of weight, in microseconds, if several slots fit into it."""
+"""The minimum duration of a turn per unit of weight, in microseconds, if several slots fit into it."""
 
 _NEVER: Final = -1
 """The value of `reach` with which no new ticket is granted."""
@@ -120,12 +120,12 @@ def apply_keyed(
         written = written or common is not opened_common
     else:
         state, answer = apply(state, command, now)
-    state = given if state is paced else state  # where nothing was done, nothing is written
+    state = given if state is paced else state  # if nothing was done, nothing is written
     return state, common if written else before, KeyedAnswer(shown(answer, common), common, places)
 
 
 def _opened(common: State | None, command: Command, known: Common, now: int) -> tuple[State | None, Answer]:
-    """The common record as of now, created or healed, unless its settings are others than the sender's."""
+    """The common record as of now, created or healed, unless its settings differ from the sender's."""
     opening = Advance(
         settings=known.settings,
         attach=command.attach,
@@ -146,11 +146,11 @@ def _tolerance(common: State | None, pace: Settings) -> int:
 def _paced(
     state: State | None, command: Command, pace: Settings, known: Common, tolerance: int
 ) -> tuple[State | None, Command]:
-    """The record and the command with what follows from the common settings.
+    """The record and the command with the settings that follow from the common ones.
 
     A job of a key begins no later than its common slot allows, so it has the common tolerance, and no burst.
-    Without a pace of its own, the key has the common one: as that only spaces its slots, a change of it voids
-    none of them.
+    A key without a pace of its own has the common one. That only spaces its slots, so a change of the common
+    pace voids none of them.
     """
 
     def changed(settings: Settings) -> Settings:
@@ -207,7 +207,7 @@ def _advance(
 def _for_one_turn(state: State | None, common: State, command: Advance, known: Common, now: int) -> Advance:
     """The command with no more slots than the key may take of the common ones in this step.
 
-    They directly follow each other on both levels, so that they all move by the same length.
+    These slots directly follow each other in both queues, so that they all move by the same length.
     """
     settings = command.settings if state is None else state.settings
     if settings is None:
@@ -236,10 +236,10 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
 
 
 def _moved(state: State, common: State, command: Advance, known: Common) -> int:
-    """How far the place of the first listed slot has moved away from it, as late grants of others do.
+    """How far late grants to other keys have moved the place of the first listed slot away from that slot.
 
-    The key waits for it, so its clock is set back by so much before the step. If it were not, a place that is
-    yet to come would be lost to a slot that is over.
+    The key waits for its place, so the key's clock is set back by this length before the step. Otherwise a
+    place that is yet to come would be lost because the slot itself is over.
     """
     is_known = known.generation == common.generation and command.generation == state.generation
     is_held = common.held_since is not None or state.held_since is not None
@@ -274,7 +274,7 @@ def _directly_follows(slot: Slot, other: Slot, step: int) -> bool:
 
 
 class _Got(NamedTuple):
-    """The common slots for the slots of a key, from the first."""
+    """The common slots for the first slots of a key, in the same order."""
 
     slots: tuple[Slot, ...]
     granted: int
@@ -320,7 +320,7 @@ def _places(
 
 
 def _known_places(common: State, known: Common, run: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """The known places of the first of these slots, as far as they follow each other like the slots."""
+    """The known places of the first of these slots, as long as they follow each other like the slots do."""
     if known.generation != common.generation:
         return ()
     places = dict(known.places)
@@ -339,12 +339,12 @@ def _known_places(common: State, known: Common, run: tuple[Slot, ...]) -> tuple[
 
 def _applied(common: State, command: Advance, now: int) -> tuple[State, Answer]:
     after, answer = apply(common, command, now)
-    assert after is not None  # it is not ephemeral, and nothing drops it
+    assert after is not None  # the common record isn't ephemeral, and these commands don't drop it
     return after, answer
 
 
 def shown(answer: Answer, common: State | None) -> Answer:
-    """The answer as the key's shard takes it: its queue is held while the common one is."""
+    """The answer for the key's shard: it shows the key as held while the common queue is."""
     state = answer.state
     if state is None or common is None or common.held_since is None:
         return answer

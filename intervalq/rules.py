@@ -237,12 +237,12 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
         if late:
             state = _set_back_for(state, slots, length, now)
         elif held:
-            return state, _Grants()  # it is asked again until its lease, and so the hold, has ended
+            return state, _Grants()  # its shard asks again until the lease has ended, and so the hold
     earliest = state.clock(now) - state.tolerance - state.credit
     in_time = tuple(slot for slot in slots if slot.due >= earliest)
     granted: list[Slot] = []
     while len(granted) < len(in_time) and (held or state.held_since is None):
-        # With a limit of running jobs, each grant may be the last one that it allows.
+        # With `max_running`, each grant may be the last one that the limit allows.
         some = in_time[len(granted) :][: 1 if state.settings.max_running else None]
         granted += some
         state = _grant(state, some, now, command.lease)
@@ -280,7 +280,7 @@ def _are_last(state: State, slots: tuple[Slot, ...]) -> bool:
 
 
 def _are_late(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:
-    """Whether the first of these slots has come, will be over before its job can begin, and may be set back.
+    """Whether the first of these slots has come, but will be over before its job can begin, and can move.
 
     While the queue is at its limit of running jobs, its clock stands still. Whether the slot has come is then
     decided by the time that has really passed.
@@ -302,7 +302,7 @@ def _set_back_for(state: State, slots: Sequence[Slot], length: int, now: int) ->
     """Set the queue's clock back by what the first of the slots is overdue.
 
     Ungranted tickets before it would move behind granted ones, so they are revoked. While the queue is at its
-    limit of running jobs, its hold begins anew, so the time that counted as lateness is not held twice.
+    limit of running jobs, its hold begins anew, so that no time counts both as lateness and as held.
     """
     state = set_back(state, length, slots)
     if state.held_since is not None:
@@ -330,7 +330,7 @@ def _take(
         return state, answer
     reach, mark = command.reach, command.high_water_mark
     if mark is not None and mark.ticket != state.ticket:
-        reach = min(reach, command.notice)  # tickets were issued before these that the sender doesn't know of
+        reach = min(reach, command.notice)  # the sender doesn't know all tickets issued before these
     near, first, costs = bisect_right(dues, clock + reach), state.ticket + 1, costs[:count]
     state = replace(state, ticket=state.ticket + count, due=dues[-1] + (costs[-1] - 1) * step)
     begun = 0
@@ -351,7 +351,7 @@ def _take(
 
 
 def _in_row(due: int, costs: tuple[int, ...], step: int) -> Sequence[int]:
-    """The slots of new tickets, each directly behind those of the one before, as far as numbers go."""
+    """The slots of new tickets, each directly behind those of the one before, up to the last instant."""
     room = (FOREVER - due) // step
     if sum(costs) == len(costs):
         return range(due, due + min(room, len(costs)) * step, step)
@@ -362,7 +362,7 @@ def _in_row(due: int, costs: tuple[int, ...], step: int) -> Sequence[int]:
 def _grant(state: State, slots: Sequence[Slot], now: int, lease: int) -> State:
     """Grant slots. A second grant changes nothing: only the owner of a ticket ever asks for it."""
     step = state.settings.interval
-    # A cost that was issued with a shorter interval may end beyond all numbers.
+    # With a longer interval than at issue, a cost may end after the last instant that a store can hold.
     end = min(FOREVER, max([slot.due + (slot.cost - 1) * step for slot in slots]))
     ticket = max([slot.ticket for slot in slots])
     state = replace(state, current=max(state.current, ticket), current_due=max(state.current_due, end))
@@ -381,7 +381,7 @@ def _give_back(state: State, slots: tuple[Slot, ...]) -> State:
     for slot in reversed(slots):
         if slot.ticket != last or slot.ticket <= state.revoked_through:
             break
-        if slot.due <= due:  # else it was given back before
+        if slot.due <= due:  # otherwise it was given back before
             state = windows.give_back(state, slot)
         due = min(due, slot.due - state.settings.interval)
         last -= 1

@@ -38,11 +38,11 @@ Step = Callable[[State | None, int], tuple[State | None, T]]
 """Takes the record (None: there is none) and the store's clock; returns the record to keep, and an answer."""
 
 PairStep = Callable[[State | None, State | None, int], tuple[State | None, State | None, T]]
-"""The same on the record of a key and the common one of all keys."""
+"""Like `Step`, on the record of a key and the common record of all keys."""
 
 
 class Store(Protocol):
-    """Holds the records of queues. A class of this shape, made from a URL, is all that a store is.
+    """Holds the records of queues. Any class with these methods that is created from a URL can be a store.
 
     A store belongs to the event loop that first used it. It connects at its first use, and keeps no
     connection that it doesn't need.
@@ -64,7 +64,7 @@ class Store(Protocol):
         Raises:
             StoreUnavailable: the store can't be reached, or can't write; a retry may help.
             StoreTimeout: no answer came in time; the step may have been done. The caller decides whether
-                to retry: a store never sends a command twice by itself.
+                to retry: a store never sends a command twice on its own.
             StoreError: any other; a retry won't help.
         """
         ...
@@ -82,7 +82,7 @@ def checked_store(store: Store) -> Store:
     """An object that was given as a store of queues.
 
     Raises:
-        InvalidOption: it is no such store, for example one for durable tasks.
+        InvalidOption: it is not a store of queues, but for example one of durable tasks.
     """
     if not hasattr(store, "apply") or not hasattr(store, "names"):
         raise InvalidOption(
@@ -137,7 +137,7 @@ class Waking(Protocol):
     def wakeups(self, queue: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
         """Listen for ends of one queue's holds while the context is open.
 
-        The context gives a function that returns at the first wake-up since the context was entered or since
+        The context yields a function that returns at the first wake-up since the context was entered or since
         the function last returned. Wake-ups are hints: one may be lost or spurious. Errors are those of
         `apply`.
         """
@@ -197,7 +197,7 @@ def wall_clock() -> int:
 
 
 def stopwatch() -> int:
-    """Microseconds on the clock by which shards measure; `Answer.trip` is given on it."""
+    """Microseconds on the clock that shards measure with; both instants in `Answer.trip` are on it."""
     return CLOCK.get().now()
 
 
@@ -224,7 +224,7 @@ def open_store(url: str | None = None) -> Store:
 
 
 def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
-    """The scheme of a URL, in lower case, and the URL; a path is turned into one.
+    """The scheme of a URL, in lower case, and the URL itself; a path is turned into a URL.
 
     Args:
         url: a URL or plain path.
@@ -249,7 +249,7 @@ def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
             path = Path(url).expanduser().absolute()
             scheme = "sqlite" if path.suffix.lower() in _DATABASES else otherwise
             url = f"{scheme}{path.as_uri().removeprefix('file')}"
-        except (RuntimeError, ValueError):  # ~user is unknown; or a lone surrogate, which is no text
+        except (RuntimeError, ValueError):  # ~user is unknown; or a lone surrogate, which can't be encoded
             raise InvalidOption(f"{short(url)} can't be the path of a store") from None
     return scheme.lower(), url
 
@@ -257,7 +257,7 @@ def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
 def default_url() -> str:
     """The SQLite database in the user's state folder.
 
-    It is not a JSON file, because a step there rewrites all records: that takes five times as long with one
+    It is not a JSON file, because a step there rewrites all records: that takes four times as long with one
     queue, and hundreds of times as long with thousands of keyed ones (`benchmarks/embedded.py`).
     """
     from platformdirs import user_state_path  # noqa: PLC0415 - only needed without any other store

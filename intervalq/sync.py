@@ -1,4 +1,4 @@
-"""Queues for blocking code: the same queue, run by one event loop in a thread of its own per process."""
+"""Queues for blocking code: async handles, run by one event loop per process in a background thread."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class IntervalQueue:
                         if asked is not None:
                             self._heed(slot._grant, asked)
                     return result
-            if not asked:  # a cool-down is pause enough
+            if not asked:  # a cool-down is enough of a pause
                 time.sleep(backoff(attempt, plan.backoff))
             attempt += 1
 

@@ -1,6 +1,6 @@
-"""Bugs with keys under one rate, thought up from docs/promises.md, and the first schedule that finds each.
+"""Planted bugs of keys under one rate, each with what it breaks, and the first schedule that finds it.
 
-`python tests/keyed_bugs.py [NAME] [SCHEDULES]` looks for it anew, in at most so many schedules.
+`python tests/keyed_bugs.py [NAME] [SCHEDULES]` searches for that schedule again, in this many schedules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Bug(NamedTuple):
     """A planted bug."""
 
     promise: str
-    """The sentence of docs/promises.md that it breaks."""
+    """What docs/promises.md or docs/pacing.md says, which it breaks."""
     seed: int
     """The first schedule that finds it."""
     owner: object
@@ -103,7 +103,7 @@ BUGS: Final = {
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Have a bug while this is open."""
+    """Plant a bug while the context is open."""
     bug = BUGS[name]
     with mock.patch.object(bug.owner, bug.name, bug.broken):
         yield

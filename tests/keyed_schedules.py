@@ -1,9 +1,9 @@
 """Random schedules of keys under one rate in virtual time: real handles and rules, faults, and judges.
 
-A schedule has several processes, each with a line of its own to one store, and keys whose jobs wait in some
-of them. Requests and answers are slow, lost, or delivered twice; processes are cut off for ever; all of them
-stand still for a moment; the queue or a key is paused and goes on. The judges know only docs/promises.md:
-when which job began, and what users did.
+A schedule has several processes, each with a connection of its own to one store, and keys whose jobs wait in
+some of them. Requests and answers are slow, lost, or delivered twice; processes are cut off for ever; all of
+them stand still for a moment; the queue or a key is paused and resumed. The judges know when each job began
+and what users did, and compare that with docs/promises.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from intervalq_stores.memory.queues import MemoryStore
 
 @dataclass(eq=False)
 class Line:
-    """A store at the end of a line that may lose, delay and copy; from outside, a store."""
+    """A store behind a connection that may lose, delay and duplicate messages."""
 
     behind: MemoryStore
     delay: float
@@ -44,7 +44,7 @@ class Line:
     async def _way(self) -> None:
         await anyio.sleep(self.dice.uniform(0.5, 1) * self.delay)
         if self.is_cut:
-            raise StoreUnavailable(self.url, "no way to it")
+            raise StoreUnavailable(self.url, "the connection is cut")
 
     async def _both_ways(self, step: Any) -> Any:
         await self._way()
@@ -53,7 +53,7 @@ class Line:
         answer = await step()
         if self.dice.random() < self.again:
             await anyio.sleep(self.dice.uniform(0, 2) * self.delay)
-            await step()  # delivered once more, and nobody hears its answer
+            await step()  # delivered once more, and nobody gets its answer
         await self._way()
         if self.dice.random() < self.lost:
             raise StoreTimeout(self.url, "the answer was lost")
@@ -81,11 +81,11 @@ class Line:
 
 @dataclass
 class Seen:
-    """What happened: starts with their keys, costs and processes; pauses; which processes live."""
+    """What happened in a schedule."""
 
     starts: list[tuple[int, str, int, int]] = field(default_factory=list)
     pauses: list[tuple[int, int, str]] = field(default_factory=list)
-    """From when to when, and of which key; empty: of the queue."""
+    """Their beginnings and ends, and the key, which is empty for a pause of the queue itself."""
     waiting: Counter[str] = field(default_factory=Counter)
     """Jobs of live processes that have not begun."""
     troubles: list[str] = field(default_factory=list)
@@ -147,7 +147,9 @@ class Schedule:
     async def _process(self, number: int, line: Line, dies: bool) -> None:
         queue = IntervalQueue("api", interval=self.interval, each=self.each, store=line)
         mine = self.keys if self.calm else [key for key in self.keys if self.dice.random() < 0.7]
-        if self.calm and len(self.lines) >= 2:  # each key in one process, as keys are weighed there
+        if (
+            self.calm and len(self.lines) >= 2
+        ):  # each key in one process, because a weight belongs to a handle
             mine = [key for at, key in enumerate(self.keys) if at % len(self.lines) == number]
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
@@ -170,7 +172,9 @@ class Schedule:
         began = False
         try:
             while not began:
-                with suppress(StoreUnavailable, StoreTimeout):  # at first contact, they are errors at once
+                with suppress(
+                    StoreUnavailable, StoreTimeout
+                ):  # at the first use of a handle, they are raised at once
                     async with queue.key(key, weight=self.weights[key]).slot(cost=cost):
                         began = True
                         self.seen.starts.append((virtual_micros(), key, cost, number))
@@ -180,7 +184,7 @@ class Schedule:
             self.seen.waiting[key] -= 1
 
     async def _pauses(self, store: MemoryStore) -> None:
-        """Somebody near the store pauses the queue, or a key that has a record, for a while."""
+        """Pause the queue, or one of its keys, for a while, by a handle with a perfect connection."""
         queue = IntervalQueue("api", interval=self.interval, each=self.each, store=store)
         for _ in range(self.dice.randint(0, 3)):
             await anyio.sleep(self.dice.uniform(0.1, 0.8))
@@ -203,7 +207,7 @@ class Schedule:
     # --- the judges -----------------------------------------------------------------------------------
 
     def verdict(self) -> list[str]:
-        """What broke a promise."""
+        """The broken promises, in words."""
         starts, step = sorted(self.seen.starts), round(self.interval * 1e6)
         found = [*self.seen.troubles]
         found += [f"{count} jobs of {key} never began" for key, count in self.seen.waiting.items() if count]
@@ -212,7 +216,7 @@ class Schedule:
             for key in self.keys:
                 mine = [start for start in starts if start[1] == key]
                 found += self._spacing(mine, round(self.own * 1e6), key)
-        # For two round trips or 50 ms, and 100 ms more in a process that wakes late, granted jobs may begin.
+        # Granted jobs may begin for two round trips or 50 ms, and 100 ms more in a process that wakes late.
         # A copy of a request, or a moment in which processes stand still, makes round trips longer.
         trip = 4 * max(line.delay for line in self.lines) + 3 * self.interval * self.stalls
         grace = round(max(0.05, 2 * trip) * 1e6) + 100_000 + min(step, 50_000)
@@ -227,7 +231,7 @@ class Schedule:
         return found
 
     def _spacing(self, starts: list[tuple[int, str, int, int]], step: int, whose: str) -> list[str]:
-        """Starts are an interval apart, minus the tolerance, which is the common one, or what is too far."""
+        """Starts are an interval apart, minus the common tolerance, or more if the store is far away."""
         tolerance = round(self.interval * 1e5) + 1
         far = 2 * max(round(line.delay * 1e6) for line in self.lines)
         least = -tolerance - (far if far * 3 > tolerance else 0)
@@ -258,7 +262,7 @@ class Schedule:
 
 
 def verdict(seed: int) -> list[str]:
-    """What one schedule broke; every fourth one is calm."""
+    """The promises that one schedule broke; every fourth schedule is calm."""
     schedule = Schedule(seed, calm=seed % 4 == 0)
     virtual_time(schedule.run, horizon=400)  # far more than the jobs and the idle time take
     return schedule.verdict()

@@ -123,7 +123,7 @@ def test_keys_are_listed_by_what_waits_and_dropped_with_their_queue() -> None:
             await anyio.sleep(0.1)
             found = await queue.keys()
             assert {key.name for key in found} == {"api:a", "api:b@c:1", "api:d"}
-            assert found[0].name == "api:b@c:1"  # most of its jobs wait
+            assert found[0].name == "api:b@c:1"  # the key with the most waiting jobs
             waiting = [key.outstanding for key in found]
             assert waiting == sorted(waiting, reverse=True)
             assert sum(waiting) in {5, 6}

@@ -90,7 +90,7 @@ def processes(
 
 
 def excess(instants: list[float], rate: float) -> float:
-    """By how many calls some period exceeds what the rate allows; its first call is free."""
+    """The most calls by which any period exceeds the rate; the first call of a period is free."""
     most, least = 0.0, float("inf")
     for number, at in enumerate(instants):
         least = min(least, number - rate * at)

@@ -1,4 +1,4 @@
-"""Random schedules of keys under one rate keep every promise, and judges that find each planted bug."""
+"""Random schedules of keys under one rate keep every promise, and the judges find each planted bug."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_schedule_keeps_every_promise(seed: int) -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    """Its first schedule finds it, and nothing is found there without it."""
+    """The schedule of a bug finds it, and finds nothing without the bug."""
     seed = BUGS[name].seed
     assert is_found(name, seed)
     assert verdict(seed) == []

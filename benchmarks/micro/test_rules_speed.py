@@ -77,7 +77,7 @@ DID: dict[str, Callable[[Any], bool]] = {
     "resume": lambda answer: answer.woken,
     "drop": lambda answer: answer.state is None,
 }
-"""Where it can be seen, that the step is the one meant."""
+"""Checks that a step does what its name says, where the answer shows it."""
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -66,7 +66,7 @@ def test_use_slots_and_take_tickets(
     used: tuple[asyncio.AbstractEventLoop, Store],
     benchmark: Any,  # noqa: ANN401 - untyped fixture
 ) -> None:
-    """What a busy shard asks: may these jobs begin, and tickets for the next ones."""
+    """What a busy shard requests: grants for these slots, and tickets for the next ones."""
     loop, store = used
     queue = f"use-{next(_names)}"
     take = Advance(settings=SETTINGS, nonce="n", take=tickets)

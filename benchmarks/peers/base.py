@@ -22,11 +22,11 @@ class Work:
     index: int
     callers: int
     settle: float
-    """Seconds after the begin that aren't measured."""
+    """Seconds after the start that aren't measured."""
     seconds: float
     """Seconds that are measured."""
     arrivals: tuple[float, ...] = ()
-    """When callers arrive, in seconds after the begin; empty: a steady backlog."""
+    """When callers arrive, in seconds after the start; empty: a steady backlog."""
     calls: int = 0
     """For `latency`: how many calls; for `keyed`: how many queues."""
     pause: float = 0.0

@@ -42,7 +42,7 @@ class Futures(Adapter):
 
 
 class Naive(Adapter):
-    """No store: sleeps one interval before each start, as hand-written code mostly does."""
+    """No store: sleeps one interval before each start, as most hand-written code does."""
 
     async def call(self, job: Job) -> None:
         """See `Adapter.call`."""
@@ -145,5 +145,5 @@ class SlotBatch(_Redis):
             await self._redis.evalsha(self._slots, 2, "slot", "ticket", 1, len(asked))
             for future in asked:
                 future.set_result(None)
-            await asyncio.sleep(0)  # noqa: TID251 - those who ask again at once come along
+            await asyncio.sleep(0)  # noqa: TID251 - callers that ask again at once are included
         self._task = None

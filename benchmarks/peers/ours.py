@@ -79,7 +79,7 @@ class Run(Ours):
 
 
 class Add(Ours):
-    """`await queue.add(f)`, and then for the job's end."""
+    """`await queue.add(f)`, then `await` the job."""
 
     async def call(self, job: Job) -> None:
         """See `Adapter.call`."""
@@ -154,7 +154,7 @@ class FloodDecorator(FloodSlot):
 
 
 async def connect(queue: IntervalQueue) -> None:
-    """Load the store's driver, and connect, as a process does that has used the queue before."""
+    """Load the store's driver, and connect, as in a process that has used the queue before."""
     with suppress(QueueNotFound):
         await queue.inspect()
 

@@ -46,7 +46,7 @@ async def _ready() -> int:
     begin = int(await asyncio.to_thread(sys.stdin.readline))
 
     def watch() -> None:
-        sys.stdin.read()  # until whoever started us is gone
+        sys.stdin.read()  # until the process that started this one ends
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# It needs Python 3.12, which those who check this may not have.
+# It needs Python 3.12, so type checkers may run where it isn't installed.
 import oban  # type: ignore[import-not-found,unused-ignore]
 from oban.schema import install  # type: ignore[import-not-found,unused-ignore]
 

@@ -1,1 +1,1 @@
-"""Keys under one rate: what their shards and handles need beside those of any queue."""
+"""Keys of queues: their names in a store, and what shards and handles need for keys under one rate."""

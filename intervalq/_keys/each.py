@@ -13,14 +13,14 @@ SHARED: Final = "shared"
 """The text for keys that have no pace of their own."""
 
 NO_PACE: Final = 0
-"""The interval that stands for it."""
+"""The interval that stands for `SHARED`."""
 
 MAX_WEIGHT: Final = 1_000
-"""The largest weight: more is a mistake."""
+"""The largest weight: a larger one must be a mistake."""
 
 
 def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -> int | None:
-    """The interval of each key, in microseconds; `NO_PACE`: the common one; None: nothing is common.
+    """The interval of each key, in microseconds; `NO_PACE`: the common one; None: no common pace.
 
     Args:
         each: the option.
@@ -28,7 +28,7 @@ def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -
         is_plain: whether there are neither burst, limits, max_running nor an automatic rate.
 
     Raises:
-        InvalidOption: it is no rate, faster than the common one, or can't be combined with another option.
+        InvalidOption: it isn't a rate, is faster than the common one, or contradicts another option.
     """
     if each is None:
         return None

@@ -9,7 +9,7 @@ from typing import Final
 from intervalq.errors import InvalidName
 
 MAX_KEY: Final = 10_000
-"""The most characters of a key."""
+"""The maximum number of characters in a key."""
 
 _MAX_LENGTH: Final = 128
 _PREFIX: Final = 60

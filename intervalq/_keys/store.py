@@ -1,4 +1,4 @@
-"""The store as the shard of a key uses it if all keys are under one rate: steps are on two records."""
+"""The store as the shard of a key uses it if all keys are under one rate: each step is on two records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intervalq.rules import Advance, Answer, Command, Configure, Mark, Settings,
 from intervalq.store import Store, Waking, pairing
 
 _ONLY_PACE: Final = (
-    "queue {!r} has a burst, limits or max_running by now, which keys under one rate (each=) can't share: "
+    "queue {!r} now has a burst, limits or max_running, which keys under one rate (each=) can't share: "
     "remove them with configure(), or use keys without each="
 )
 
@@ -46,7 +46,7 @@ class KeyStore:
     ) -> None:
         self.url = store.url
         self.behind = store
-        """The store itself."""
+        """The store of both records."""
         self.common: State | None = None
         """The common record, as the last answer showed it."""
         self.weight = weight
@@ -55,7 +55,7 @@ class KeyStore:
         self._settings = settings
         self._on_mismatch: OnMismatch = on_mismatch
         self._mark: Mark | None = None
-        self._places: dict[int, Slot] = {}  # of the common slots, by the key's tickets
+        self._places: dict[int, Slot] = {}  # the common slots, by the key's tickets
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
@@ -78,7 +78,7 @@ class KeyStore:
         return await self.behind.names()
 
     async def aclose(self) -> None:
-        """See `Store.aclose`: that of all keys stays open."""
+        """See `Store.aclose`: the store of all keys stays open."""
 
     @asynccontextmanager
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -101,11 +101,11 @@ class KeyStore:
             yield woken
 
     def turn(self, ticket: int) -> int:
-        """How many slots to ask for from this ticket on: a whole turn, unless they have their places."""
+        """How many slots to request from this ticket on: a whole turn, or one if the ticket has its place."""
         return 1 if ticket in self._places else self.weight
 
     def behind_other(self, ticket: int) -> int | None:
-        """How long before the slot of a ticket that of another key comes; None: the one before it is ours."""
+        """How long before a ticket's slot another key's comes; None: the slot before it is this key's."""
         common, before, place = self.common, self._places.get(ticket - 1), self._places.get(ticket)
         if common is None or before is None:
             return None if common is None else common.settings.interval
@@ -144,7 +144,7 @@ class KeyStore:
             self._places.clear()
         if not isinstance(command, Advance):
             return
-        # A slot that is granted late is asked for together with the granted ones behind it.
+        # A slot that is granted late is requested again together with the granted ones behind it.
         first = 0
         if command.slots:
             first = command.slots[0].ticket
@@ -164,10 +164,10 @@ class KeyStore:
         self._mark = mark
 
     async def _agree(self, common: State) -> None:
-        """Use the settings of the common record, or change them, after it refused a command for its own."""
+        """Use the settings of the common record, or change them, after a command was refused for its own."""
         ours, theirs = self._settings, common.settings
         if ours is None or ours == theirs or self._on_mismatch == "adopt":
-            return  # from now on these are used
+            return  # the next command has these
         if self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
             change = Configure(
                 interval=ours.interval,
@@ -184,24 +184,24 @@ class KeyStore:
 
 
 def keyed_on(store: Store) -> KeyStore | None:
-    """The store of a key; None: it is that of a queue of its own."""
+    """The store, if it is that of a key under a common rate; None: it is that of an ordinary queue."""
     return store if isinstance(store, KeyStore) else None
 
 
 class _Tickets(Protocol):
-    """What is needed of the slots of a shard."""
+    """The part of a shard's `Grants` that is needed here."""
 
     tickets: deque[Slot]
 
 
 def turn_of(store: Store, grants: _Tickets) -> int:
-    """How many of a shard's tickets to ask for together at least: see `KeyStore.turn`."""
+    """How many of a shard's slots to request together at least: see `KeyStore.turn`."""
     tickets = grants.tickets
     return store.turn(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else 1
 
 
 def behind_other(store: Store, grants: _Tickets) -> int | None:
-    """How long before a shard's next slot that of another key comes: see `KeyStore.behind_other`."""
+    """How long before a shard's next slot another key's comes: see `KeyStore.behind_other`."""
     tickets = grants.tickets
     return store.behind_other(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else None
 

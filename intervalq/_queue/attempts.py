@@ -40,7 +40,7 @@ async def run(
     *,
     in_thread: bool = False,
 ) -> Any:  # noqa: ANN401 - as the function has it
-    """Wait for a slot, run the function, and try again if it fails and may be retried.
+    """Wait for a slot, run the function, and retry it if it fails and attempts are left.
 
     If there is no slot for another attempt, the error that says so is raised, with the failure as its cause.
     """
@@ -64,7 +64,7 @@ async def run(
             await heed(queue, grant, asked)
         if attempt > plan.retries:
             raise error
-        if not asked:  # a cool-down is pause enough
+        if not asked:  # a cool-down is enough of a pause
             await anyio.sleep(backoff(attempt, plan.backoff))
         attempt += 1
         waiter = plan.waiter(in_thread=in_thread, again=True)
@@ -79,7 +79,7 @@ async def _attempt(
     *,
     in_thread: bool,
 ) -> tuple[Grant, Any, Exception | None]:
-    """One start in one slot: that, and the function's result, or its error."""
+    """Run the function once, in one slot; returns the grant, and the function's result or its error."""
     while True:
         if job is not None:
             job._waiter = waiter
@@ -96,7 +96,7 @@ async def _attempt(
                 result = await function()
                 settle_by(plan.settle, result, partial(queue._settle, shard, grant), queue.name)
                 return grant, result, None
-            # A limiter of its own: waiting for one of the threads that all share would use up the slot.
+            # A limiter of its own: waiting for a thread of the shared pool would use up the slot.
             own = anyio.CapacityLimiter(1)
             result = await anyio.to_thread.run_sync(in_time, shard, grant, function, limiter=own)
             if result is not LATE:
@@ -138,9 +138,9 @@ def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], pla
 def settle_by(
     settle: Settle[Any] | None, result: object, tell: Callable[[Mapping[str, int]], None], name: str
 ) -> None:
-    """Settle what a job took, by what its result says.
+    """Settle what a job took, as computed from its result.
 
-    The job has been done, so its result is not lost over an error here: the estimate stays charged.
+    The job is done, so an error here must not cost its result: it is logged, and the estimate stays charged.
     """
     if settle is None:
         return
@@ -152,7 +152,7 @@ def settle_by(
 
 
 def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
-    """Give up a slot that came too early for a thread; the job keeps its place in line."""
+    """Give back a slot for which a thread came too late; the job keeps its place in line."""
     shard.undo(grant)
     again = Waiter(cost=waiter.cost, early=waiter.early, order=waiter.order, again=True, units=waiter.units)
     again.within, again.latest = waiter.within, waiter.latest
@@ -160,7 +160,7 @@ def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
 
 
 def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable
-    """Whether calling the function gives an awaitable."""
+    """Whether calling the function returns an awaitable."""
     inner = function
     while isinstance(inner, partial):
         inner = inner.func
@@ -181,7 +181,7 @@ def undecorated(queue: Queue, function: Callable[..., R]) -> Callable[..., R]:
 
 
 async def heed(queue: Queue, grant: Grant, seconds: float) -> None:
-    """Stop the queue for a while after a job that a server refused, if its store can be reached."""
+    """Stop the queue for a while after a server refused a job, if the queue's store can be reached."""
     try:
         await queue._refused(grant, seconds)
     except StoreError:

@@ -1,4 +1,4 @@
-"""The verbs that act on a whole queue, for every handle everywhere: pause, cool down, configure, inspect."""
+"""The methods that act on a whole queue, for all of its handles: pause, cool down, configure, inspect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Control(Handle):
     """The part of an `IntervalQueue` that acts on the queue's record instead of on this handle's jobs."""
 
     async def start(self) -> None:
-        """Let the jobs of this handle begin, and those of its keys, that were kept by `start=False`."""
+        """Let the jobs of this handle and of its keys begin that were kept by `start=False`."""
         self._options = replace(self._options, start=True)
         if self._shard_here is not None:
             self._shard().start()
@@ -73,7 +73,7 @@ class Control(Handle):
         await self._command(Hold(length=parse.duration(seconds, what="cool-down")))
 
     async def _refused(self, grant: Grant, seconds: float) -> None:
-        """A server refused the job of this slot, and asks for a pause of so many seconds.
+        """Hold the queue after a server refused the job of this slot, and requested a pause (0: none).
 
         A rate that finds the server's limit is cut in the same step, unless it was cut for an earlier refusal
         after the slot had been handed out.
@@ -110,10 +110,10 @@ class Control(Handle):
             ceiling: see `IntervalQueue`.
             burst: see `IntervalQueue`.
             max_running: see `IntervalQueue`.
-            limits: all the limits from now on; none removes them. One of the same unit and window as before
-                keeps what was counted. A new one takes over what another limit of its unit counted, or counts
-                from now on. Waiting jobs take new tickets. Jobs of a handle that doesn't know a unit take
-                none of it.
+            limits: all the limits from now on; an empty list removes them. A limit whose unit and window are
+                as before keeps what was counted. A new one takes over what another limit of its unit counted,
+                or counts from now on. Waiting jobs take new tickets. Jobs of a handle that doesn't know a
+                unit take none of it.
         """
         checked = options(
             self._options.name, interval=interval, rate=rate, floor=floor, ceiling=ceiling, store_url=None,
@@ -146,7 +146,7 @@ class Control(Handle):
         if answer.state is not None:
             settings, mine = answer.state.settings, self._options
             units = tuple([limit.unit for limit in settings.limits])
-            # The first ones stay where they are, because waiting jobs say in their order what they take.
+            # The known units stay first, because waiting jobs list what they take in that order.
             counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
             self._shard().connection.adopt(settings, counted)
             if mine.is_keyed:
@@ -186,7 +186,7 @@ class Control(Handle):
         """Remove the queue's record from the store. The next job creates it again.
 
         Args:
-            keys: remove the records of its keys first, too. Their waiting jobs take new tickets.
+            keys: also remove the records of its keys, before its own. Their waiting jobs take new tickets.
         """
         if keys:
             await each_of(await self._known_keys(), Control.drop)
@@ -196,8 +196,7 @@ class Control(Handle):
         """The queues of the keys that the store knows, those with the most outstanding tickets first.
 
         A key that was idle for a minute is forgotten. This reads the names of all queues of the store, and
-        then one record for each key: it is for people who look, not to be called for each job. A key has no
-        keys.
+        then one record for each key, so it is for occasional looks, not for each job. A key has no keys.
         """
         found = list[QueueState]()
 
@@ -227,13 +226,13 @@ class Control(Handle):
         return inspected(self._shard(), answer)
 
     async def quote(self, cost: Cost = 1) -> float | None:
-        """Seconds until a job would begin that came now, behind those that wait; it takes nothing.
+        """Seconds until a job added now would begin, behind those that wait; asking takes no slot.
 
-        0: it would begin at once. None: nobody knows, because the queue is paused until somebody resumes it,
-        or at its limit of running jobs.
+        0: it would begin at once. None: unknown, because the queue is paused until somebody resumes it, or at
+        its limit of running jobs.
 
         Args:
-            cost: that of the job, also `{"tokens": 1200}`; see `IntervalQueue.add`.
+            cost: the job's cost, possibly by unit as `{"tokens": 1200}`; see `IntervalQueue.add`.
 
         Raises:
             InvalidOption: a job of this cost can never begin.

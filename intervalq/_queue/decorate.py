@@ -26,7 +26,7 @@ def decorate(
         function: any kind of function, or a classmethod or staticmethod of one.
         owner: the decorating handle; its `add` must not make the function wait twice.
         queue: the handle for async kinds; None: refuse them.
-        blocking: gives the handle for plain kinds, at their first call.
+        blocking: returns the handle for plain kinds, at their first call.
         cost: of each call, see `IntervalQueue.add`.
         settle: likewise.
 

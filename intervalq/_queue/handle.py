@@ -34,7 +34,7 @@ class Handle:
         self._given_store = given
         self._store: Store | None = given
         self._shard_here: Shard | None = None
-        """The shard, if there is one. It may belong to another event loop: see `shard`."""
+        """The shard, if there is one. It may belong to another event loop: see `_shard`."""
         self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
         self._closed = False
         self._parent: Self | None = None
@@ -52,9 +52,9 @@ class Handle:
     def __getitem__(self, key: str) -> Self:
         """A separate queue for a key (a tenant, a host, an e-mail address), with the same settings.
 
-        A key is any text of 1 to 10,000 characters; different texts are different keys. It leaves nothing
-        behind, neither in this process, once nobody holds it, nor in the store, which forgets its record a
-        minute after it has stopped to matter.
+        A key is any text of 1 to 10,000 characters; different texts are different keys. A key leaves nothing
+        behind: neither in this process, once its handle is no longer used, nor in the store, which forgets
+        its record a minute after it has stopped mattering.
 
         If the queue has `each`, its keys are under its rate instead of separate: see `key` for weights.
         """
@@ -66,8 +66,8 @@ class Handle:
         Args:
             key: see `__getitem__`.
             weight: how many starts the key has in a turn while other keys wait; with `each="shared"` only.
-                A turn of a key of weight 5 has five times as many as one of weight 1. The weight belongs to
-                this handle: each process says its own.
+                A key of weight 5 has five times as many in its turn as one of weight 1. The weight belongs to
+                this handle: each process sets its own.
 
         Raises:
             InvalidOption: the weight is not from 1 to 1,000, or the keys of this queue have none.
@@ -79,7 +79,7 @@ class Handle:
         return self._keyed(token(key), weight)
 
     def _keyed(self, key: str, weight: int = 1) -> Self:
-        """The queue of a key as the record's name has it."""
+        """The queue of a key, which is given as in the record's name."""
         if self._options.key is not None:
             raise TypeError(f"{self!r} is already the queue of a key")
         child = self._children.get(key)
@@ -178,7 +178,7 @@ class Handle:
 
     @property
     def _settings(self) -> Options:
-        """The settings for another handle of the queue: it isn't new any more once this one created it."""
+        """The settings for another handle: the queue isn't new any more once this one has created it."""
         shard = self._shard_here
         created = shard is not None and shard.connection.attached
         return replace(self._options, new=False) if created else self._options

@@ -28,7 +28,7 @@ class HeldSlot:
         self.task = _task()
         """The task that runs the job; None: a thread runs it."""
         self.awaited_by = awaited_by
-        """Gives the slots that are held by those who wait for this job."""
+        """Returns the slots that are held by code that waits for this job."""
         self.ended = False
 
 
@@ -88,11 +88,11 @@ async def waiting(
 ) -> AsyncIterator[None]:
     """A context around a wait for a slot of a queue, or for a job, by code that holds slots.
 
-    With `ends`, the wait ends by itself, so that others may wait for that.
+    With `ends`, the wait ends on its own, so that others may wait for its end.
 
     Raises:
-        SelfDeadlock: all places of a queue are held by code of this process that waits for another one, or
-            for a place of a queue whose places are held by code that waits in this way.
+        SelfDeadlock: all places of a queue are held by code of this process that waits for another place of
+            it, or for a place of another queue whose places are all held by code that waits in this way.
     """
     key = object()
     _waits[key] = _Wait(shard, held, is_over)
@@ -113,7 +113,7 @@ def _kept_waiting(held: Held) -> list[Shard]:
 
 
 async def waits_again(shard: Shard, awaited_by: Held) -> None:
-    """Check before a job that others wait for waits for another slot: they may be blocked by that.
+    """Check before a job waits for another slot, because that may block the code that waits for the job.
 
     Raises:
         SelfDeadlock: see `waiting`.
@@ -174,7 +174,7 @@ def _blocked() -> list[_Wait]:
 
 
 def _chain(held: Iterable[HeldSlot]) -> list[HeldSlot]:
-    """Held slots, the slots of those who wait for them to end, and so on."""
+    """Held slots, the slots of code that waits for them to end, and so on."""
     found: dict[HeldSlot, None] = {}
     left = list(held)
     while left:

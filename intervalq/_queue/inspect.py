@@ -39,7 +39,7 @@ class AutoState:
     refused: float | None
     """The rate to which it returns after the last refusal; None: nothing was refused yet."""
     refused_at: float | None
-    """When that was on the store's clock, if the queue had not been held since; None: as above."""
+    """When that was, on the store's clock, if the queue has not been held since; None: as above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +101,14 @@ class QueueState:
     expected_spacing: float
     """The minimum time between starts to expect nearly always, given how late this process wakes."""
     turns: int
-    """This handle: how many starts it makes in a row, with its present slots, before others' turn."""
+    """This handle: how many starts it makes in a row, with its present slots, before it is others' turn."""
     regressions: int
     """This handle: how many times the store was found to have lost writes."""
     limits: tuple[LimitState, ...] = ()
     """How full the windows of the queue's limits are."""
     binds: str | None = None
-    """What the tickets wait for that were issued last, or, without any, a job that is added now: `pace`, or
-    the `limit` of one of `limits`. None: nothing, or the queue is held."""
+    """What the last tickets wait for, or, without any, a job that is added now: `pace`, or the `limit` of one
+    of `limits`. None: nothing, or the queue is held."""
 
     auto: AutoState | None = None
     """With `rate="auto"`: the present rate, of which `interval` is the interval. None: the rate is fixed."""
@@ -128,7 +128,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     """The state that a shard's answer shows; the answer must have a record."""
     state = answer.state
     assert state is not None
-    state = adapt.grown(state, state.clock(answer.now))  # what a job that came now would find
+    state = adapt.grown(state, state.clock(answer.now))  # the interval for a job that is added now
     settings = state.settings
     held = state.held_since is not None
     slow, late = shard.time.trips.slow(), shard.time.lateness

@@ -46,7 +46,7 @@ class Job(Generic[R]):
     def __init__(self, shard: Shard, waiter: Waiter, kept: dict[Any, None]) -> None:
         self._shard = shard
         self._waiter = waiter  # the place in the wait queue of the latest attempt
-        self._kept = kept  # until it ends, so that closing can wait for it
+        self._kept = kept  # has this job until it ends, so that closing can wait for it
 
     @property
     def ticket(self) -> int | None:

@@ -67,7 +67,7 @@ class _Feed:
         self._ready: deque[RunningJob[Any]] = deque()
         self._begun = self._over = False
         self._error: Exception | None = None
-        self._bell = anyio.Event()
+        self._changed = anyio.Event()
         self._scope = anyio.CancelScope()
 
     async def run(self) -> None:
@@ -83,7 +83,7 @@ class _Feed:
                         self._begun = True
                         if self._ordered:
                             self._ready.append(job)
-                            self._bell.set()
+                            self._changed.set()
                         else:
                             job.when_done(partial(self._done, job))
         except Exception as error:  # noqa: BLE001 - from the items or a closed queue; raised to the consumer
@@ -93,11 +93,11 @@ class _Feed:
             raise
         finally:
             self._over = True
-            self._bell.set()
+            self._changed.set()
 
     def _done(self, job: RunningJob[Any]) -> None:
         self._ready.append(job)
-        self._bell.set()
+        self._changed.set()
 
     async def next_job(self) -> RunningJob[Any] | None:
         """The next job whose result is to be yielded; None: there are no more."""
@@ -106,8 +106,8 @@ class _Feed:
                 if self._error is not None:
                     raise self._error
                 return None
-            self._bell = anyio.Event()
-            await self._bell.wait()
+            self._changed = anyio.Event()
+            await self._changed.wait()
         job = self._ready.popleft()
         await job.ended()
         del self._unread[job]

@@ -34,11 +34,11 @@ Cost = int | Mapping[str, int]
 """What a job takes: slots, or units of limits."""
 
 Settle: TypeAlias = Callable[[R], Mapping[str, int] | None]
-"""Computes from a job's result what it took of limits, by unit; None: what its cost announced."""
+"""Computes from a job's result what it took of limits, by unit; None: the estimate in its cost counts."""
 
 _LATE = 100_000
-"""The most that a job may begin late if there are limits but no interval, in microseconds. It is a 500th of
-the shortest window, and lengthens each window by twice as much."""
+"""The most that a job may begin late if there are limits but no interval, in microseconds. In shorter windows
+it is a 500th of the shortest one; it lengthens each window by twice as much."""
 
 MAX_COST = 1_000_000_000
 """The most slots that one job may take."""
@@ -66,7 +66,7 @@ class Options:
     precision: float | None
     limits: tuple[Limit, ...] = ()
     counted: tuple[str, ...] = ()
-    """The units in whose order jobs say what they take: those of the limits, and of earlier ones."""
+    """The units in whose order jobs list what they take: those of the limits, and of earlier ones."""
     on_mismatch: OnMismatch
     new: bool
     start: bool
@@ -95,7 +95,7 @@ class Options:
 
     @property
     def common(self) -> Settings | None:
-        """The settings without what is special about a key under a common pace."""
+        """The settings, without those that only a key under a common pace has."""
         if self.interval is None:
             return None
         return Settings(
@@ -109,7 +109,7 @@ class Options:
         )
 
     def units(self, cost: Cost) -> tuple[int, tuple[int, ...]]:
-        """How many slots a job takes, and what of each limit; nothing: see `rules.Units`.
+        """How many slots a job takes, and what of each limit; for an empty tuple see `rules.Units`.
 
         Raises:
             InvalidOption: the cost is out of range, more than a limit allows, or of a unit without a limit;
@@ -140,16 +140,16 @@ class Options:
         return taken[STARTS], tuple([taken.get(unit, 0) for unit in self.counted])
 
     def check_key(self) -> None:
-        """Refuse jobs of a queue whose jobs need keys.
+        """Refuse a job without a key if the queue's jobs need keys.
 
         Raises:
-            InvalidOption: the jobs of this one do.
+            InvalidOption: they do, and this isn't the queue of a key.
         """
         if self.each is not None and self.key is None:
             raise needs_key(self.name)
 
     def beyond(self, slot: Slot, took: Mapping[str, int]) -> dict[str, int]:
-        """By how much more of each unit a job took than its slot; less, if negative.
+        """How much more of each unit a job took than its slot; negative: less.
 
         Raises:
             InvalidOption: a number is out of range, or a unit has no limit or no estimate.
@@ -274,7 +274,7 @@ def _rule(value: RetryAfter) -> RetryAfter:
 
 
 def _check_first_use(on_mismatch: object, *, new: bool, creates: bool) -> None:
-    """Refuse options about the first use of a queue that say nothing, or what can't be."""
+    """Refuse options for the first use of a queue that are unknown or can't take effect."""
     if on_mismatch not in get_args(OnMismatch):
         raise InvalidOption(f"on_mismatch={short(on_mismatch)} must be one of raise, adopt and update")
     if new and not creates:

@@ -22,9 +22,9 @@ class Plan:
     backoff: float
     retry_after: RetryAfter
     within: float | None = None
-    """With `try_slot`: the time in which the slot must come; `timeout` gives the store more to answer in."""
+    """With `try_slot`: the time in which the slot must come; `timeout` also covers the store's answer."""
     units: tuple[int, ...] = ()
-    """What it takes of the queue's limits; see `rules.Units`."""
+    """What the job takes of the queue's limits; see `rules.Units`."""
     adapts: bool = False
     """Whether the queue finds the server's limit: a refusal counts even if no wait is requested."""
     settle: Settle[Any] | None = None

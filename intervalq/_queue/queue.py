@@ -34,7 +34,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _ANSWER: Final = 5.0
-"""Seconds that the store has for its answers to `try_slot`."""
+"""Seconds that the store has for its answers in `try_slot`."""
 
 
 class IntervalQueue(Control):
@@ -71,8 +71,8 @@ class IntervalQueue(Control):
             full jitter.
         retry_after: True: an exception that leaves a job, or one behind it, with status 429 or 503 and a
             Retry-After or reset header (httpx, requests, aiohttp) cools the queue down for that long, for
-            everybody. A function decides by itself: it is called with each exception that leaves a job, and
-            with each result except of slots and generators, and returns the time to wait, or None. The
+            everybody. A function decides instead: it is called with each exception that leaves a job, and
+            with each result except those of slots and generators, and returns the time to wait, or None. The
             exception is raised, and the result returned, all the same. With `rate="auto"` it is True.
         strict: wait until a slot has surely come, however far away the store is. False: if round trips are so
             long that the store's clock can't be known within the tolerance, begin in the middle of the range
@@ -82,13 +82,13 @@ class IntervalQueue(Control):
             before slots if it wakes too late otherwise. None: 0.1. It does so only while it misses slots. At
             the first missed slot, its thread also asks Linux (6.12 or newer) for a short time slice, so that
             it runs sooner after it wakes, with an unchanged share of the processor. 0 turns both off.
-        limits: windows that hold beside the interval, or without one: text such as `500/min` and
-            `30_000 tokens/min`, or `Limit`s. In any window at most so many starts begin, or units are taken
+        limits: limits in addition to the interval, or instead of one: text such as `500/min` and
+            `30_000 tokens/min`, or `Limit`s. In any window at most that many jobs begin, or units are taken
             (see `cost` of `add`). `5000/day from utc` has fixed windows instead. None: there are none.
         on_mismatch: what this handle does if the queue, or that of a key, already runs with other settings:
             "raise" `ConfigMismatch`; "adopt" the queue's; or "update" the queue to interval, burst,
             max_running and limits of this handle, for everybody. The tolerance of a queue can't be changed.
-        new: refuse to use a queue that exists, with `QueueExists`. This doesn't concern the queues of keys.
+        new: refuse to use a queue that exists, with `QueueExists`. This doesn't apply to the queues of keys.
         start: False: keep this handle's own jobs until `await queue.start()`.
         each: the rate of each key (`queue["tenant-42"]`) under the common pace, which all keys share fairly;
             "shared": keys have no rate of their own. Then every job needs a key. None: each key is a queue
@@ -238,14 +238,14 @@ class IntervalQueue(Control):
             args: for the function; bind keyword arguments with functools.partial.
             priority: jobs of a higher priority begin before other jobs of this handle.
             cost: how many consecutive slots the job takes, up to a billion: it begins at the first, and the
-                others stay empty, even if this process dies. Limits of starts count it as so many. Or what
+                others stay empty, even if this process dies. Limits of starts count it as that many. Or what
                 it takes of limits, by unit: `{"tokens": 1200}`.
             timeout: see `IntervalQueue`; None: the queue's.
             retries: see `IntervalQueue`; None: the queue's.
             settle: a function of the result that says what the job really took of limits, by unit:
                 `lambda answer: {"tokens": answer.usage}`; `cost` is the estimate then (see `Slot.settle`).
-                If it returns None, or the job fails, the estimate counts. So it does if the function itself
-                fails: that is logged, and the result returned.
+                If it returns None, or the job fails, the estimate counts. If the function itself fails, that
+                is logged, the estimate counts, and the result is returned.
 
         Raises:
             QueueClosed, ConfigMismatch, StoreError: the job is not queued.
@@ -320,8 +320,8 @@ class IntervalQueue(Control):
     ) -> AbstractAsyncContextManager[Slot]:
         """`async with queue.try_slot():` - the body begins at a slot that comes within a time, or not at all.
 
-        It raises `SlotTimeout` at once, with `retry_after`, if the next slot comes later, and leaves no slot
-        empty for that. The time in which the store answers doesn't count; after 5 s it raises in any case.
+        It raises `SlotTimeout` at once, with `retry_after`, if the next slot comes later, and doesn't leave a
+        slot empty then. The time in which the store answers doesn't count; after 5 s it raises in any case.
 
         Args:
             within: how long the body may wait for its slot.
@@ -360,7 +360,7 @@ class IntervalQueue(Control):
             return self._usual
         if settle is not None and not (callable(settle) and isinstance(cost, Mapping)):
             raise InvalidOption(
-                f"settle={short(settle)} must be a function of the result that gives what it took by unit, "
+                f"settle={short(settle)} must be a function of the result that returns what it took by unit, "
                 "and needs the estimate of these units: cost={'tokens': 1200}"
             )
         mine = self._options

@@ -40,13 +40,13 @@ class Slot(ABC):
         return self._grant.due
 
     def settle(self, **units: int) -> None:
-        """Say what the job really took of limits, now that this is known: `slot.settle(tokens=834)`.
+        """Report what the job really took of limits, now that this is known: `slot.settle(tokens=834)`.
 
         The windows are then as if the cost had been known: what wasn't needed is free for others, and more
-        than the estimate delays what comes next. It may be called once, in the body or after it, in the
-        event loop of the handle. It is sent with the handle's next request to the store, at most a second
-        later (five while the queue is held), or by `close()`. Without it, and if the process dies, the
-        estimate counts.
+        than the estimate delays later jobs. This may be called once, in the body or after it, in the event
+        loop of the handle. The report is sent with the handle's next request to the store, at most a second
+        later (five while the queue is held), or by `close()`. Without a report, or if the process dies before
+        it is sent, the estimate counts.
 
         Raises:
             InvalidOption: a number is negative, or a unit has no limit, or no estimate in the job's `cost`.

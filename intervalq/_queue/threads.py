@@ -1,4 +1,4 @@
-"""Plain functions in threads: the thread itself makes the end of the wait and the last check."""
+"""Plain functions in threads: the thread itself waits for the slot at the end, and makes the last check."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATE: Final = object()
 class Callers:
     """The threads that wait for slots, so that closing can wait until their jobs have begun.
 
-    A slot is handed out before it comes, and a thread that wakes too late for it is in line again.
+    A slot is handed out before it comes, and a thread that wakes too late for it goes back in line.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Callers:
                 tell(none.set)
 
     async def gone(self) -> None:
-        """Wait until no job is left that waits."""
+        """Wait until no thread waits any more."""
         self._none = none = self._none or anyio.Event()
         if self._waiting:
             await none.wait()

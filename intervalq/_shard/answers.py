@@ -1,4 +1,4 @@
-"""Sorts a shard's slots by what the store answered."""
+"""Updates a shard's slots from the store's answers."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Answers:
         self._take_in_new(answer, state, speculative)
 
     async def pass_void(self, state: State | None) -> None:
-        """Drop tickets that the queue was full with, and that became void when it had room again.
+        """Drop tickets whose leases filled the queue, and that became void when it had room again.
 
-        They still count as running, so their leases are ended before others are taken: a shard whose slots
-        are over by the time it hears of them would else fill the queue with each new ticket, which becomes
-        void when the lease of the one before ends.
+        They still count as running jobs, so their leases are ended before new tickets are taken. Otherwise a
+        shard whose slots are over by the time it hears of them would fill the queue with each new ticket,
+        which then becomes void when the lease of the previous one ends.
         """
         if state is None or not state.settings.max_running or state.held_since is not None:
             return

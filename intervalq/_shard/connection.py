@@ -48,7 +48,7 @@ class Owner(Protocol):
         ...
 
     def has_leases(self) -> bool:
-        """Whether the store has a lease of this shard, or may have."""
+        """Whether the store has leases of this shard, or may have some."""
         ...
 
     def record_lost(self) -> None:
@@ -105,7 +105,7 @@ class Connection:
         self._owner = owner
         self._settings = settings
         limits = () if settings is None else settings.limits
-        # The units of limits, in the order in which jobs and slots of this shard say what they take of them.
+        # The units of limits, in the order in which jobs and slots of this shard list what they take of them.
         self.counted = tuple([limit.unit for limit in limits]) if counted is None else counted
         self._lock = anyio.Lock(fast_acquire=True)  # answers are processed in the order of the requests
         self._gone: str | None = None  # the generation of the last record, if there is none now
@@ -132,10 +132,16 @@ class Connection:
                 await self._agree(answer)
             return answer
 
-    def _up_to_date(self, command: Advance, steps: int) -> Advance:
-        """A command that waited for others, with what their answers have shown of the store's clock.
+    async def at_rest(self) -> None:
+        """Wait until no command is on its way: its answer may change what to ask for next."""
+        if self._lock.locked():
+            async with self._lock:
+                pass
 
-        Slots from before a step of it are void, and the error may be smaller by now.
+    def _up_to_date(self, command: Advance, steps: int) -> Advance:
+        """A command that waited for others, adapted to what their answers showed of the store's clock.
+
+        Slots from before a step of that clock are void, and its error may be smaller by now.
         """
         if self._time.clock.steps != steps:
             command = replace(command, slots=())
@@ -152,9 +158,9 @@ class Connection:
         self._first = None
 
     async def _agree(self, refusal: Answer) -> None:
-        """Use the settings of the record, or change them, after it refused a command for its settings."""
+        """Use the settings of the record, or change them, after a command was refused for its settings."""
         assert refusal.state is not None
-        if self.attached:  # its limits were changed: the next try knows them
+        if self.attached:  # the queue's limits were changed: the next attempt knows them
             self._learn(refusal, dropped=False)
             return
         assert self._settings is not None
@@ -202,13 +208,13 @@ class Connection:
         return answer
 
     async def _advance(self, command: Advance, limits: tuple[Limit, ...]) -> Answer:
-        """Send a command about slots that take units, which a store has in the order of its limits."""
+        """Send a command about slots that take units: the store has them in the order of its limits."""
         answer = await self.store.apply(self.queue, reordered(command, self.counted, limits))
         missed = {slot.ticket: slot.units for slot in command.slots}
         units = (*(missed[ticket] for ticket in answer.missed), *command.units)[: answer.count]
         if not any(units):
             return answer
-        # Slots have the units that they were asked for, even if the queue has no limits any more.
+        # Slots have the units that were requested for them, even if the queue has no limits any more.
         return replace(answer, units=units, dues=answer.dues or tuple([slot.due for slot in answer.taken]))
 
     def ordered(self, cost: int, units: Units) -> Units:
@@ -216,7 +222,7 @@ class Connection:
         return ordered(cost, units, self.counted, self.state.settings.limits if self.state else ())
 
     def adopt(self, settings: Settings, counted: tuple[str, ...]) -> None:
-        """Use these settings from now on, unless the handle has none; and know more units than before."""
+        """Use these settings from now on, unless the handle has none of its own; and use these units."""
         self.counted = counted
         if self._settings is not None:
             self._settings = settings

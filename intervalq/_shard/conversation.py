@@ -77,7 +77,7 @@ class Conversation:
         self.runs = False
         """Whether the task that talks to the store is running."""
         self.is_kept = False
-        """Whether nothing is asked for the waiting jobs yet."""
+        """Whether jobs are kept waiting, without requests for them, until the shard is started."""
         self._queue = connection.queue
         self._store = connection.store
         self._clock = clock
@@ -105,8 +105,8 @@ class Conversation:
         self._parked = WakeableSleep(clock)
         self._idle = anyio.Event()
         self.kept: list[Slot] | None = None
-        """Unused slots at the end, for a caller that gives back those of several shards in one step, because
-        only the last tickets can become free again. None: this shard gives them back itself."""
+        """A list for the slots left at the end, if a caller gives back those of several shards in one step,
+        because only the last tickets can become free again. None: this shard gives them back itself."""
 
     def someone_waits(self) -> None:
         """Note that a job began to wait."""
@@ -154,7 +154,7 @@ class Conversation:
     async def placed(self) -> None:
         """Wait until the waiting jobs have the tickets that they should have by now; not during a hold.
 
-        A job behind others with tickets need not have one yet: its ticket is taken with a request about
+        A job behind others with tickets need not have one yet: its ticket is taken with a later request about
         theirs.
         """
         if self.runs and not self._connection.is_held:
@@ -209,7 +209,7 @@ class Conversation:
         if end <= at and (farewell := self._farewell()) is not None:
             await self._ask(farewell)
         elif self.settlements.at <= at:
-            await self._tell()
+            await self._report()
         elif until < FOREVER:
             await self._asking.until(until)
         else:
@@ -219,7 +219,7 @@ class Conversation:
     async def _ask_or_wait(self) -> None:
         self._dispatcher.pass_dead()
         await self._answers.pass_void(self._connection.state)
-        if self._connection.is_held:  # after the line above, whose answer may say so
+        if self._connection.is_held:  # checked after the line above, whose answer may show it
             await self._sit_out()
             return
         now = self._situation()
@@ -228,17 +228,17 @@ class Conversation:
             if not await self._keeps_clear():
                 await self._ask(self._advance(decision), decision.speculative)
         elif self.settlements.at <= now.at:
-            await self._tell()
+            await self._report()
         else:
             self.set_placed()
-            # The grant limit may be reached: then it asks again when the next job begins.
+            # Granted slots may use up the lookahead: then the next request is sent when a job begins.
             self.waits_for_a_start = decision <= now.at
             until = float("inf") if self.waits_for_a_start else decision
             await self._dispatcher.sleep_until(self._asking, min(until, self.settlements.at))
             self.waits_for_a_start = False
 
     async def _bear(self, error: StoreUnavailable) -> None:
-        """Wait before the next try after an error of the store, or give up."""
+        """Wait before the next attempt after an error of the store, or give up."""
         now, attached = self._clock.now(), self._connection.attached
         if self.outage.began(now) and attached and self._line:
             log.warning("queue %r: jobs wait for the store: %s", self._queue, error)
@@ -309,8 +309,8 @@ class Conversation:
     def _end_leases(self) -> None:
         self._leases.unused(self._grants.coming(), self._connection.state)
 
-    async def _tell(self) -> None:
-        """Send a request that asks for nothing."""
+    async def _report(self) -> None:
+        """Send a request without slots or tickets, which only reports and reads."""
         await self._ask(Advance(high_water_mark=self._connection.mark))
 
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
@@ -322,7 +322,7 @@ class Conversation:
             answer = await self._connection.command(question)
         except BaseException:
             self.settlements.failed()
-            # The store may or may not have got them; giving them back twice is harmless in the same record.
+            # The store may or may not have got these slots; giving them back twice to one record is harmless.
             state = self._connection.state
             if before is not None and state is not None and before.generation == state.generation:
                 self._grants.unused.extend(question.release)
@@ -383,13 +383,14 @@ class Conversation:
         try:
             await listener.start()
             while True:
-                # Check only after listening has begun: the hold may have ended in between.
+                # Only after listening has begun: the hold may have ended in between. The end of a lease on
+                # its way may end it, too: then the tickets that this shard has come first.
                 await self._answers.pass_void(self._connection.state)
-                decision = plan(self._situation())
-                if isinstance(decision, Ask):
+                await self._connection.at_rest()
+                if isinstance(decision := plan(self._situation()), Ask):
                     await self._ask(self._advance(decision), decision.speculative)
                 else:
-                    await self._tell()
+                    await self._report()
                 if not self._connection.is_held or not self._line:
                     return
                 await self._parked.until(listener.next_look(self._time, self._connection.state))

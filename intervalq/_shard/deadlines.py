@@ -1,4 +1,4 @@
-"""When a job that comes now could begin, and which waiting jobs are known to get their slots too late."""
+"""When a job added now could begin, and which waiting jobs are known to get their slots too late."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from intervalq.errors import SlotTimeout, StoreUnavailable
 from intervalq.rules import FOREVER, Answer, Command, Inspect, Slot, State, Units
 
 _FRESH: Final = 50_000
-"""An answer that is younger, in microseconds, is not asked for again before a job is refused."""
+"""A job may be refused by an answer that is younger than this, in microseconds, without asking again."""
 
 
 class Deadlines:
     """Refuses jobs that can't begin in time, before they take a ticket or as soon as its slot is known.
 
-    Slots may come later than they seem to now, for example because of a pause, but hardly earlier: then a
-    hold was ended, or other processes gave their last slots back.
+    Slots may come later than they seem to now, for example because of a pause. They hardly come earlier: only
+    if a hold is ended, or other processes give their last slots back.
 
     Args:
         clock: the process's own clock.
@@ -53,12 +53,12 @@ class Deadlines:
         self._grants = grants
         self._time = time
         self._send = send
-        self._looking: anyio.Event | None = None  # set when the question under way is answered, or failed
+        self._looking: anyio.Event | None = None  # set when the request in flight is answered, or has failed
 
     def wait(self, waiter: Waiter) -> float | None:
-        """Seconds until a job could begin if it came now, by the last answer; None: nobody knows.
+        """Seconds until a job added now could begin, by the last answer.
 
-        That is so while the queue is paused without an end, or at its limit of running jobs.
+        None: unknown, because the queue is paused without an end, or at its limit of running jobs.
         """
         state = self._connection.state
         if state is None:
@@ -69,7 +69,7 @@ class Deadlines:
         return self._left(self._begins(self._next_due(waiter, state, at), state, at), at)
 
     def note(self, waiter: Waiter) -> None:
-        """Note when a job comes that wants to begin within a time."""
+        """Note the deadline of a job that must begin within a time."""
         if waiter.latest is None and waiter.within is not None:
             waiter.latest = self._clock.now() + waiter.within
             self._line.has_deadlines = True
@@ -92,7 +92,7 @@ class Deadlines:
     async def refuse_early(self, waiter: Waiter) -> None:
         """Refuse a job that would begin too late, before it joins the line and takes a ticket.
 
-        Else, processes that are asked for more than the queue's pace would waste slots: a ticket that is
+        Otherwise, processes with more jobs than the queue's pace allows would waste slots: a ticket that is
         given back leaves its slot empty if others took tickets after it.
 
         Raises:
@@ -103,7 +103,7 @@ class Deadlines:
             try:
                 await self._look()
             except StoreUnavailable:
-                return  # it waits for the store as other jobs do
+                return  # the job waits for the store as others do
             error = self._refusal(waiter)
         if error is not None:
             raise error
@@ -111,6 +111,7 @@ class Deadlines:
     async def _look(self) -> None:
         """Ask for the record; jobs that come meanwhile share the answer."""
         came = self._clock.now()
+        await self._connection.at_rest()  # the answer to a request that is on its way serves as well
         while self._connection.heard_at < came:
             if self._looking is None:
                 self._looking = looking = anyio.Event()
@@ -120,7 +121,7 @@ class Deadlines:
                     self._looking = None
                     looking.set()
                 return
-            await self._looking.wait()  # if that question has failed, this job asks itself
+            await self._looking.wait()  # if that request has failed, this job sends its own
 
     def check(self) -> None:
         """After an answer: refuse the jobs whose tickets turn out to have slots that come too late."""
@@ -142,7 +143,7 @@ class Deadlines:
             if waiter.latest is not None:
                 begins = self._begins(due, state, at)
                 if begins > max(waiter.latest, soonest):
-                    late.append((waiter, begins))  # whoever waits behind it gets its slot
+                    late.append((waiter, begins))  # a job behind it gets its slot
                     continue
             if place is None:
                 free.take(waiter.cost, self._units(waiter), due)
@@ -174,9 +175,9 @@ class Deadlines:
         return SlotTimeout(self._connection.queue, waiter.within / 1e6, after, at_once=True)
 
     def _was_close(self, waiter: Waiter) -> bool:
-        """Whether, at the last answer, the next slot but one would have been too late for such a job.
+        """Whether, at the last answer, the next slot but one would have been too late for this job.
 
-        Then it is likely that others have taken the next one since, so that a ticket would be taken in vain.
+        Then others have probably taken the next slot since, so that the job's ticket would be useless.
         """
         state, then = self._connection.state, self._connection.heard_at
         if waiter.within is None or state is None:
@@ -189,7 +190,7 @@ class Deadlines:
         instant = due + state.held_total
         if state.held_since is None:
             return self._time.clock.perhaps(instant)
-        # A pause without an end may be ended now, and a running job may end: then the answer takes its time.
+        # A pause without an end may be ended now, or a running job end: the answer still needs its time then.
         ends = self._time.clock.perhaps(state.held_until) if 0 < state.held_until < FOREVER else at
         return max(ends, at + self._time.notice(at) + 1) + max(0, instant - state.held_since)
 

@@ -61,9 +61,9 @@ class Dispatcher:
         clock: the process's own clock.
         line: the waiting jobs.
         grants: the shard's slots.
-        time: the store's clock, which tells when slots have come.
+        time: the store's clock, which shows when slots have come.
         leases: notes jobs that begin and slots that stay unused, if the queue limits its running jobs.
-        precision: how long waits end in polling the clock.
+        precision: for how long the ends of waits poll the clock.
         connection: has the record, as the last answer showed it.
         failed: called with an error that prevents slots from being handed out.
     """
@@ -113,7 +113,7 @@ class Dispatcher:
     # --- jobs ---------------------------------------------------------------------------------------
 
     def accept(self, waiter: Waiter) -> Grant | None:
-        """The last check before a job begins. None: it is not its turn, and it stays in line.
+        """The last check before a job begins. None: it is not the job's turn, and it stays in line.
 
         Raises the waiter's error, if it has one.
         """
@@ -163,7 +163,7 @@ class Dispatcher:
         if not grant.range.speculative:
             self.skipped[cause] += 1
         if cause != "late":  # lateness says nothing about the estimate of the clock
-            # If each grant holds the queue, there is no other occasion to ask for its clock.
+            # If each grant holds the queue, there is no other occasion to read the store's clock.
             self._time.check_again()
         self._grants.unused.append(grant.slot)
         self._leases.ended(grant.ticket)
@@ -192,10 +192,10 @@ class Dispatcher:
         self.skipped[cause] += 1
 
     def undo(self, grant: Grant, *, again: bool = True) -> bool:
-        """A job that took a slot could not begin in it: its thread came too late.
+        """Take back the slot of a job that could not begin in it, because its thread came too late.
 
-        The slot is granted again, as where a task comes too late: else a thread that is always late would
-        take one ticket after the other, and never begin. Returns whether it is to be asked for.
+        The slot is granted again, as for a task that comes too late. Otherwise a thread that is always late
+        would take one ticket after the other, and never begin. Returns whether to request the grant.
         """
         self.begun -= 1
         self.last.was_none(grant.ticket)
@@ -298,7 +298,7 @@ class Dispatcher:
             self._start()
 
     def see_to(self, waiter: Waiter) -> None:
-        """After a job joined the line: a job without a task can't check for itself whether it is its turn."""
+        """Watch for the turn of a job that joined the line: without a task, it can't check by itself."""
         self.ready = None
         if self._grants.granted and (not self._runs or self._line.first() is waiter):
             self._start()
@@ -317,7 +317,7 @@ class Dispatcher:
         self._refuses, self.ready = True, None
 
     def recheck(self) -> None:
-        """Compute waits again, because the knowledge of the queue has changed."""
+        """Compute waits again, because what is known of the queue has changed."""
         self._sleep.wake()
 
     def stop(self) -> None:
@@ -383,7 +383,7 @@ class Dispatcher:
                 self._precision.looked(self._now(), left)
         else:
             self._wake(at)
-            await checkpoint()  # let them make their checks
+            await checkpoint()  # let the woken jobs make their checks
 
     async def sleep_until(self, sleep: WakeableSleep, instant: float) -> None:
         """Sleep, and measure how late the process wakes."""

@@ -11,9 +11,9 @@ from intervalq.rules import FOREVER, Slot
 class GrantRange:
     """Consecutive slots that were granted together, one step apart; they are used from the first one on.
 
-    Nobody else has a slot among them. So if a job begins late, its slot and the following ones move by as
-    much, up to the end of the last one. That needs no request; only slots that don't fit any more are granted
-    again.
+    Nobody else has a slot among them. So if a job begins late, its slot and the following ones move by its
+    lateness, up to the end of the last one. That needs no request; only slots that don't fit any more are
+    granted again.
     """
 
     __slots__ = (
@@ -79,12 +79,12 @@ class GrantRange:
         self.granted_at = granted_at
         """With `at_once`: the time of the grant, on the store's clock."""
         self.latest = latest
-        """How late after its slot a job may begin, by the settings under which they were granted: later slots
-        may have been granted to others by those settings, whatever they are by now."""
+        """How late after its slot a job may begin, by the settings at the time of the grant: later slots may
+        have been granted to others by these settings, even if they have been changed since."""
         self.record = 0
         """Which record they belong to, see `Grants.record`."""
         self.speculative = speculative
-        """Whether some were taken for jobs that were only likely to come: unused ones are no failure."""
+        """Whether some were taken for jobs that were only likely to come: unused ones aren't failures."""
         self.readings = -1
         """How many readings of the store's clock `after` and `before` were computed from."""
         self.after = self.before = 0
@@ -205,7 +205,7 @@ class Grants:
         self.through = 0
         """The last ticket that was granted to this shard."""
         self.covered = 0
-        """The last ticket whose slot nobody may use any more: a job began so late that it was too close."""
+        """The last ticket whose slot nobody may use any more: an earlier job began late, too close to it."""
         self.record = 0
         """How many records were lost. Slots of an earlier record are void."""
         self._shift, self._shift_end = 0, 0
@@ -290,7 +290,7 @@ class Grants:
             yield slot.ticket, slot.ticket + 1
 
     def ask_again(self) -> int:
-        """Turn all grants back into tickets, because the first one is over. Returns how many they are."""
+        """Turn all grants back into tickets, because the first one is over. Returns how many there were."""
         again = [slot for each in self.granted for slot in each]
         first = self.granted[0] if self.granted else None
         self._shift, self._shift_end = (first.shift, first.end) if first is not None else (0, 0)
@@ -303,9 +303,9 @@ class Grants:
         return self._shift if slot.ticket < self._shift_end else 0
 
     def take_back(self, slot: Slot, current: int) -> bool:
-        """A job could not begin in a slot that it took: it and all behind it have to be granted again.
+        """Take back a slot in which its job could not begin, to be granted again with all slots behind it.
 
-        Returns whether they may be: not if somebody else had been granted a later one, as `current` says.
+        Returns whether it can be: not if `current` shows that somebody else was granted a later slot.
         """
         following = next(self.coming(), None)
         end = slot.ticket + 1

@@ -11,9 +11,9 @@ class LastStart:
 
     def __init__(self) -> None:
         self.at: int | None = None
-        """When it was, on the process's own clock; None: no job began."""
+        """When it was, on the process's own clock; None: no job has begun."""
         self.is_bound = False
-        """Whether that is the latest that it may have been: a thread begins by itself."""
+        """Whether `at` is only an upper bound: a thread begins at an instant that the shard doesn't see."""
         self._ticket = 0
         self._before: tuple[int | None, bool] = None, False
 
@@ -28,13 +28,13 @@ class LastStart:
             self.at, self.is_bound = self._before
 
     def apart(self, state: State | None) -> int:
-        """When a whole interval since then is over; 0 with burst credit, which needs none."""
+        """When a whole interval has passed since then; 0 with burst credit, which needs no distance."""
         if state is None or state.credit or self.at is None:
             return 0
         return self.at + state.settings.interval
 
     def opens(self, first: GrantRange, state: State | None) -> int:
-        """When the first slot of a range may be used: not near to the last start, if time allows."""
+        """When the first slot of a range may be used: not too close to the last start, if time allows."""
         if not first.moves or state is None:
             return first.opens
         apart, tolerance = self.apart(state), state.tolerance

@@ -1,8 +1,8 @@
 """With `max_running`: renews the leases of a shard's running jobs, and removes those of ended jobs.
 
-This is no `Heartbeat`: the command that renews also reports ended jobs, so it is sent early when a job ends,
-and on its own only while jobs run; its times are on the shard's own clock; and its answer shows no loss, as a
-shard learns from the answer to any command that the record is gone, and calls `forget`.
+This doesn't use `Heartbeat`. The command that renews leases also reports ended jobs, so it is sent early when
+a job ends, and periodically only while jobs run. Its times are on the shard's own clock. A loss of the leases
+needs no report of its own: the answer to any command shows that the record is gone, and `forget` is called.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Leases:
         self.lost: set[int] = set()
         """Running jobs without a lease, because their record is gone."""
         self._sleep = WakeableSleep(clock)
-        self._telling = False
+        self._is_reporting = False
         self._settled: anyio.Event | None = None  # set when there is nothing left to report
 
     def started(self, ticket: int) -> None:
         """Note that a job began; its lease was written by the step that granted its slot."""
         self.running.add(ticket)
-        self._tell()
+        self._start_reporting()
 
     def ended(self, ticket: int) -> None:
         """Note that a job ended, or that a granted slot won't be used."""
@@ -67,18 +67,18 @@ class Leases:
             self.running.discard(ticket)
         if self._is_limited():
             self._ended.add(ticket)
-            self._tell()
+            self._start_reporting()
             self._sleep.wake()
 
     def unused(self, slots: Iterable[Slot], state: State | None) -> None:
-        """Note that these slots won't be used: with a limit, those that are granted count as running."""
+        """Note that these slots won't be used: with a limit, the granted ones count as running jobs."""
         if state is not None and state.settings.max_running:
             for slot in slots:
                 if slot.ticket <= state.current:
                     self.ended(slot.ticket)
 
     def wanted(self, ticket: int) -> None:
-        """A slot is to be granted again, so it keeps its lease."""
+        """Note that a slot is to be granted again, so that it keeps its lease."""
         self._ended.discard(ticket)
 
     def forget(self) -> None:
@@ -89,23 +89,23 @@ class Leases:
 
     @property
     def matter(self) -> bool:
-        """Whether the store has a lease of this shard, or may have."""
+        """Whether the store has leases of this shard, or may have some."""
         return bool(self.running or self._ended)
 
     async def settle(self) -> None:
         """Report all ended jobs to the store, if it can be reached; otherwise their leases expire."""
         if self._ended:
             self._settled = settled = self._settled or anyio.Event()
-            self._tell()  # the last report may have been cancelled with its event loop
+            self._start_reporting()  # the last report may have been cancelled with its event loop
             self._sleep.wake()
             await settled.wait()
 
-    def _tell(self) -> None:
-        if not self._telling:
-            self._telling = True
-            spawn(self._keep_telling)
+    def _start_reporting(self) -> None:
+        if not self._is_reporting:
+            self._is_reporting = True
+            spawn(self._report)
 
-    async def _keep_telling(self) -> None:
+    async def _report(self) -> None:
         clock = self._clock
         try:
             while self.running or self._ended:
@@ -125,7 +125,7 @@ class Leases:
                     self._settled.set()
                     self._settled = None
         finally:
-            self._telling = False
+            self._is_reporting = False
             self._sleep.end()
             if self._settled is not None:
                 self._settled.set()

@@ -87,5 +87,5 @@ class Listener:
             broke_off, self.hears = self.hears, False
             self._settled.set()
             _listening[behind(self._store)] -= 1
-            if broke_off:  # else nobody waits for wake-ups, and a pause for an absent store must not end
+            if broke_off:  # otherwise nobody waits for wake-ups, and the pause in an outage must not end
                 self._wake()

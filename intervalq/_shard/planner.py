@@ -2,13 +2,12 @@
 
 `plan` gets the situation and returns the request to send now, or the time until which there is none.
 
-- The grant of a slot is requested shortly before it comes (`StoreTime.lead`), together with those of the
+- The grant of a slot is requested shortly before it comes (`StoreTime.lead`), together with grants of the
   shard's own slots that directly follow. If the slot follows another shard's, the request waits until that
-  one is over, if there is time for an answer then: its owner may be late, and can be granted it late only
+  slot is over, if there is time for an answer then: its owner may be late, and can be granted it late only
   while nobody has a later slot.
 - Tickets are taken for jobs that have none, at most `lookahead` of them, and together: when the shard has
-used
-  its previous ones, or before the queue runs out of tickets with waiting jobs. So a shard's slots are
+  used its previous ones, or before the last slot issued in the queue comes. So a shard's slots are
   consecutive, and one request serves several starts.
 - A granted slot that is over is requested again at once if it can be granted late, which requires that nobody
   else was granted a later slot. Otherwise it is given up, and later grants stay as they are. Requesting these
@@ -34,19 +33,20 @@ from intervalq._spec.configure import ordered
 from intervalq.rules import MAX_TICKETS, Slot, State, Units
 
 _SPECULATIVE: Final = 1_000
-"""For how long, in microseconds, tickets may be taken ahead of jobs, if at least ten slots fit into it."""
+"""Tickets may be taken ahead of jobs for slots in this time, in microseconds, if it has at least ten."""
 
 _EACH: Final = 10
 """How long each further job of a burst takes to begin, in microseconds."""
 
 _RIDE: Final = 50_000
-"""The longest time, in microseconds, that taking a ticket waits for the next request of a grant."""
+"""The longest time, in microseconds, for which tickets wait to be taken with the next request for a grant."""
 
 _BEGUN: Final = 300
-"""How long after its slot, in microseconds, a job has begun and its caller may be back, without delays."""
+"""How long after a slot, in microseconds, its job has begun and its caller may want the next slot, if nothing
+is delayed."""
 
 _ENOUGH: Final = 3
-"""How many times in a row a caller must come back before a ticket is taken ahead for it: an unsteady one
+"""How many times in a row a caller must come back before a ticket is taken ahead for it: an unsteady caller
 wastes one slot in this many."""
 
 
@@ -66,13 +66,13 @@ class Situation:
     apart: int = 0
     """When a whole interval has passed since the last start; 0 with burst credit, which needs no distance."""
     counted: tuple[str, ...] = ()
-    """The units of limits, in the order in which jobs here say what they take of them."""
+    """The units of limits, in the order in which jobs of this shard list what they take of them."""
     settles: bool = False
-    """Whether jobs here take less of limits than their tickets, which is known when they have ended."""
+    """Whether jobs of this shard take less of limits than their tickets, as is known once they have ended."""
     turn: int = 1
-    """How many slots to ask for together at least, if there are as many: see `KeyStore.turn`."""
+    """How many slots to request together at least, if there are that many: see `KeyStore.turn`."""
     behind: int | None = None
-    """How long before the next slot another key's comes: see `KeyStore.behind_other`; None: it doesn't."""
+    """How long before the next slot another key's comes, see `KeyStore.behind_other`; None: none does."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot of the next ticket."""
 
@@ -85,7 +85,7 @@ class Ask:
     costs: tuple[int, ...]
     """The costs of the tickets to take."""
     units: tuple[Units, ...]
-    """What they take of the queue's limits; empty: see `rules.Units`."""
+    """What these tickets take of the queue's limits; empty: see `rules.Units`."""
     speculative: int
     """How many of these tickets are for jobs that are only likely to come."""
     notice: int
@@ -148,9 +148,8 @@ def _take_at(now: Situation) -> float:
     """When to take tickets for jobs that have none.
 
     They are taken for as many jobs as possible together, so that their slots are consecutive and need only
-    one
-    request: once the slots of this shard have been used, or before the queue runs out of tickets with waiting
-    jobs. With a `lookahead` of one they are taken at once, so that shards take turns.
+    one request: once the slots of this shard have been used, or before the last slot issued in the queue
+    comes. With a `lookahead` of one they are taken at once, so that shards take turns.
     """
     if now.lookahead == 1:
         return now.at
@@ -166,7 +165,7 @@ def _take_at(now: Situation) -> float:
 
 
 def _end_of_run(now: Situation, state: State) -> int:
-    """When the last of the next consecutive slots comes, on the process's own clock; or one far ahead."""
+    """When the last of the next consecutive slots comes, on the process's own clock; or one past `_RIDE`."""
     time, granted = now.time, now.grants.granted
     ticket = granted[-1].end if granted else now.grants.tickets[0].ticket
     end = time.clock.surely(granted[-1].last) if granted else now.at
@@ -195,7 +194,7 @@ def _lead(now: Situation, slot: Slot) -> int:
 
 
 def _unheard(now: Situation) -> int:
-    """How far others' late starts may have moved a slot, without our knowledge, for it to be granted."""
+    """How far late starts of others may have moved a slot, unknown to us, for it still to be granted."""
     return 0 if now.state is None else min(now.state.settings.interval, _RIDE)
 
 
@@ -247,7 +246,7 @@ def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
 def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
     """How many of these tickets would have slots that come soon, as far as the shard knows the windows.
 
-    A slot is found by the estimates of all those before it, and stays where it is when these turn out to be
+    A slot is chosen by the estimates of all jobs before it, and stays where it is when these turn out to be
     too high. So only one ticket is taken for a slot that waits for a window; the others are taken later.
     """
     state = now.state
@@ -307,7 +306,7 @@ def _ahead(now: Situation, slots: list[Slot]) -> int:
 def _reach(now: Situation, asked: int, notice: int) -> int:
     """How far ahead new slots may be granted; 0 if an ungranted ticket of this shard comes before them.
 
-    If they follow another shard's slot, only as far as requests need, because its owner may still be late.
+    If they follow another shard's slot, only as far as requests need, because that shard may still be late.
     """
     if asked < len(now.grants.tickets):
         return 0

@@ -61,11 +61,11 @@ class Settlements:
         )
 
     def answered(self) -> None:
-        """Note that the question was answered."""
+        """Note that the request was answered."""
         self._sent = []
 
     def failed(self) -> None:
-        """Record that no answer came: the store may have them or not."""
+        """Note that no answer came: the store may or may not have the differences."""
         again = [
             _Known(due, lag, beyond)
             for due, lag, more in self._sent
@@ -76,27 +76,27 @@ class Settlements:
             self.at = self._clock.now()
 
     def hurry(self) -> bool:
-        """Allow a request for these alone from now on; returns whether there are any.
+        """Allow a request for the differences alone from now on; returns whether there are any.
 
-        What is being sent needs no other request, unless this one fails.
+        Those in flight need no further request unless theirs fails.
         """
         self.at = self._clock.now() if self._waiting else FOREVER
         return bool(self)
 
     def troubled(self, trouble: Exception) -> None:
-        """After an error that others than the store's absence explain, forget them: they may be its cause.
+        """After an error, forget the differences: they may be its cause.
 
-        Else they wait for another question.
+        If the store was only unreachable, they are kept for the next request.
         """
         if not isinstance(trouble, StoreUnavailable):
             self.forget()
         self.at = FOREVER
 
     def forget(self) -> None:
-        """Forget them, because their record is gone."""
+        """Forget all differences, because their record is gone."""
         self._waiting, self._sent, self.at = [], [], FOREVER
 
 
 def patience(limits: Sequence[Limit]) -> int:
-    """The maximum wait of a difference of these limits: the shortest of their cells."""
+    """How long a difference for these limits may wait at most: the length of their shortest cell."""
     return min([MAX_WAIT, *(limit.cell for limit in limits)])

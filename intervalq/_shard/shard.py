@@ -1,7 +1,7 @@
-"""One event loop's part of a queue: it puts the parts together, and is what a handle uses.
+"""One event loop's part of a queue, as handles use it: puts the parts in this folder together.
 
-`WaitQueue` has the waiting jobs, `Grants` the slots; `StoreTime` says when they come; `Connection` sends
-commands, `plan` decides which; `Conversation` is the task that sends them, and `Dispatcher` the one that
+`WaitQueue` holds the waiting jobs, and `Grants` the slots; `StoreTime` knows when these come. `plan` decides
+what to request; the task of `Conversation` requests it through the `Connection`, and the task of `Dispatcher`
 wakes jobs. All instants and durations in this folder are whole microseconds.
 """
 
@@ -31,7 +31,7 @@ from intervalq.store import Store
 
 
 class Shard:
-    """Created and used in one event loop; only `is_open` may be called from any thread.
+    """The shard of one handle, created and used in one event loop; only `is_open` is for any thread.
 
     Args:
         queue: its name in the store.
@@ -39,11 +39,11 @@ class Shard:
         settings: the settings of the queue; None: those that it already has.
         lookahead: see `IntervalQueue`.
         strict: see `IntervalQueue`.
-        precision: how long waits end in polling the clock; None: the default.
+        precision: for how long the ends of waits poll the clock; None: the default.
         on_mismatch: see `IntervalQueue`.
         new: see `IntervalQueue`.
         start: whether jobs may begin before `start` is called.
-        counted: the units of limits, in the order in which jobs say what they take; None: as in the settings.
+        counted: the units of limits, in the order in which jobs list their units; None: as in the settings.
         beside: see `StoreTime`.
     """
 
@@ -65,11 +65,11 @@ class Shard:
         self.queue = queue
         self.store = store
         self.process = os.getpid()
-        """The process that it belongs to; a fork copies it, but not its connection."""
+        """The process that the shard belongs to; a fork copies the shard, but not its connection."""
         self.loop: object = asyncio_loop() or self
-        """asyncio's event loop that it belongs to; under another backend, an object that is no event loop."""
+        """The shard's event loop under asyncio; under another backend, an object that isn't an event loop."""
         self.clock = CLOCK.get()
-        own = keyed_on(store)  # between the slots of a key with a pace of its own, others have theirs
+        own = keyed_on(store)  # slots of other keys lie between those of a key with a pace of its own
         self.time = StoreTime(strict=strict, moves=own is None or not own.own_pace, beside=beside)
         self.line = WaitQueue()
         self.grants = Grants()
@@ -94,7 +94,7 @@ class Shard:
         self.dispatcher.told_to(self.conversation)
         self.take_ready = self.dispatcher.take_ready
         self.closed = False
-        self._ends = False  # whether those that wait don't begin any more either
+        self._ends = False  # whether waiting jobs don't begin any more, either
         self._checks = 0  # jobs whose deadlines are checked before they join the line
         self._checked = anyio.Event()
         self._has_ended = False  # whether nothing is sent any more
@@ -141,7 +141,7 @@ class Shard:
         raise SlotTimeout(self.queue, waiter.within / 1e6, self.deadlines.wait(waiter))
 
     async def _check_early(self, waiter: Waiter) -> None:
-        """Refuse a job that would begin too late. One that came before the queue was closed still counts."""
+        """Refuse a job that would begin too late. One from before the queue was closed may still begin."""
         waiter.again = waiter.again or not self.closed
         self._checks += 1
         try:
@@ -169,19 +169,19 @@ class Shard:
         self.dispatcher.see_to(waiter)
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove a waiter, which wants no slot any more."""
+        """Remove a waiter that doesn't want a slot any more."""
         self.line.remove(waiter)
         if not self.line.waiting:
             self.conversation.nobody_waits()
 
     def start(self) -> None:
-        """Let jobs begin that were kept until now."""
+        """Let the jobs begin that were kept until now."""
         self.conversation.is_kept = False
         if self.line:
             self.conversation.begin()
 
     def settle(self, grant: Grant, more: Mapping[str, int]) -> None:
-        """The job of a slot took so much more of each unit than its ticket; less, if negative.
+        """Note how much more of each unit the job of a slot took than its ticket; negative: less.
 
         Raises:
             QueueClosed: the queue was closed before.
@@ -195,7 +195,7 @@ class Shard:
             self.conversation.settle(grant.slot.due, grant.range.lag, more)
 
     def undo(self, grant: Grant) -> None:
-        """A job that took a slot did not begin in it: its thread came too late, or was interrupted."""
+        """Take back the slot of a job that did not begin: its thread came too late, or was interrupted."""
         if self._ends:
             self.dispatcher.undo(grant, again=False)
         elif self.dispatcher.undo(grant):
@@ -206,7 +206,7 @@ class Shard:
         return self.is_in_time(grant) and not self._ends
 
     def is_in_time(self, grant: Grant) -> bool:
-        """Whether a slot that was taken from its range has come and is not over, open shard or closed."""
+        """As `is_open`, but also for a closed shard: whether the slot has come and is not over."""
         now = self.clock.now()
         return grant.opens <= now <= grant.closes and grant.range.steps == self.time.clock.steps
 
@@ -236,7 +236,7 @@ class Shard:
 
     @property
     def begun(self) -> int:
-        """How many jobs began."""
+        """How many jobs have begun."""
         return self.dispatcher.begun
 
     @property
@@ -292,7 +292,7 @@ class Shard:
         self.conversation.hold_ended()
 
     def grants_lost(self) -> None:
-        """See `Owner.grants_lost`. Slots from before a step of the clock are not asked about again."""
+        """See `Owner.grants_lost`. Slots from before a step of the clock are not requested again."""
         self.dispatcher.not_ready()
         while self.grants.granted and self.grants.granted[0].steps != self.time.clock.steps:
             self.dispatcher.give_up(self.grants.use(), "stepped")

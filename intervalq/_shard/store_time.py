@@ -18,7 +18,7 @@ REACTION: Final = 200
 """How long a job takes to begin after the answer with its grant has arrived, on an idle event loop."""
 
 _MAX_REACTION: Final = 1_000_000
-"""`reaction` doubles each time a slot is over when its answer comes, up to this."""
+"""The maximum of `reaction`, which doubles each time that a slot is already over when its answer comes."""
 
 _LATENESS: Final = 2_000
 """How late an event loop is assumed to wake until that has been measured."""
@@ -51,8 +51,8 @@ class StoreTime:
     Args:
         strict: wait until a slot has surely come, however far away the store is.
         moves: whether granted slots that directly follow each other may move if a job begins late.
-        beside: that of another shard in this event loop with the same store. They learn from each other, so
-            that the shard of a key with a single job need not ask for the store's clock by itself.
+        beside: the `StoreTime` of another shard in this event loop with the same store. They learn from each
+            other, so that the shard of a key with a single job need not ask for the store's clock itself.
     """
 
     def __init__(self, *, strict: bool = False, moves: bool = True, beside: StoreTime | None = None) -> None:
@@ -60,7 +60,7 @@ class StoreTime:
         self.trips: Recent = Recent() if beside is None else beside.trips
         """From calls of the store to their answers."""
         self.ways: Recent = Recent() if beside is None else beside.ways
-        """The same, without what this process itself took, as far as its driver tells."""
+        """The same, without the time that this process itself took, as far as the driver reports it."""
         self.lateness: Recent = Recent() if beside is None else beside.lateness
         """How late the process woke from its recent sleeps."""
         self._shared = self if beside is None else beside
@@ -69,7 +69,7 @@ class StoreTime:
         self._strict = strict
         self._moves = moves
         self.checks = 0
-        """How many requests in a row were spent on a better estimate, of all that learn from each other."""
+        """How many requests in a row were spent on a better estimate, by all that learn from each other."""
         self.repeated = 0
         """How many answers in a row came too late for their slot."""
 
@@ -84,9 +84,9 @@ class StoreTime:
         """Note that the store's clock read `now` between two readings of the local one.
 
         A reading that shows a step replaces the estimate, and may have been under way for seconds. If so,
-        better readings are asked for before its error is reported, because all shards and windows allow for
-        that error as long as the record keeps it. If not, none are: a clock that is stepped again and again
-        would keep the jobs of this shard from beginning.
+        better readings are requested before its error is reported, because all shards and windows allow for
+        that error as long as the record keeps it. If not, no others are requested: a clock that is stepped
+        again and again would keep the jobs of this shard from beginning.
         """
         steps, error = self.clock.steps, self.clock.error(received)
         self.clock.learn(sent, received, now)
@@ -176,8 +176,8 @@ class StoreTime:
     def bounded(self, granted: GrantRange, state: State | None, at: int) -> GrantRange:
         """The range, with its bounds updated to the last reading of the store's clock.
 
-        On the process's own clock, they say when a slot has surely come, and until when it is surely not past
-        its tolerance. If the store's clock was stepped, none of the slots may be used any more.
+        The bounds say, on the process's own clock, when a slot has surely come, and until when it is surely
+        not past its tolerance. If the store's clock was stepped, none of the slots may be used any more.
         """
         clock = self.clock
         if granted.readings == clock.answers or state is None:
@@ -219,21 +219,23 @@ class StoreTime:
         busy = self.reaction - REACTION
         if slow is None or way is None:
             return _FIRST_LEAD + min(_MAX_LATE, busy)
-        busy += 2 * (slow - way)  # answers that were taken in late are no reason either to ask long before
+        busy += 2 * (slow - way)  # nor are answers that were processed late a reason to ask long before
         return 2 * way + min(_MAX_LATE, (_LATENESS if late is None else late) + busy)
 
     def together(self, state: State | None) -> int:
-        """How long before they come slots may be granted; with a limit, their jobs then count as running."""
+        """How long before they come slots may be granted; under a limit, their jobs count as running then."""
         limited = state is not None and state.settings.max_running > 0
         return self.lead() if limited else max(self.lead(), _TOGETHER)
 
     def lead_behind(self, state: State | None, interval: int | None = None) -> int:
         """How long before a slot to request its grant if the previous slot belongs to another shard.
 
-        It comes so much earlier; None: the queue's interval.
-
         That shard may be late, and can be granted its slot late only while nobody has a later one. So the
         request waits until that slot is over, unless its answer would then come too late for this one.
+
+        Args:
+            state: the record.
+            interval: how much earlier the previous slot comes; None: by the queue's interval.
         """
         lead, slow = self.lead(), self.trips.slow()
         if state is None or slow is None:

@@ -27,7 +27,7 @@ class Waiter:
     units: Units = ()
     """What it takes of the queue's limits; empty: its cost of those that count starts."""
     early = 0
-    """How long before its slot it is started, in microseconds: it waits for the rest by itself."""
+    """How long before its slot the job is started, in microseconds: it then waits for the slot itself."""
     again = False
     """Whether the job was in line before, so that it may still enter while the queue drains."""
     error: Exception | None = None
@@ -39,9 +39,9 @@ class Waiter:
     start: Callable[[], object] | None = None
     """Starts the job's task once its slot may have come; None: it already has a task."""
     within: int | None = None
-    """Within how many microseconds the job must begin, or be refused as soon as it is known to be late."""
+    """The microseconds in which the job must begin; it is refused once it is known to be late. None: any."""
     latest: int | None = None
-    """When that time is over, on the process's own clock."""
+    """The end of that time, on the process's own clock."""
     _waker: Waker | None = None
 
     def __init__(
@@ -75,11 +75,11 @@ class Waiter:
 
     @property
     def may_take_ready(self) -> bool:
-        """Whether it may take any ready slot: it isn't in line yet, starts at its slot, and takes one."""
+        """Whether it may take any ready slot: it isn't in line yet, starts at its slot, and needs one."""
         return not self.entered and self.cost == 1 and not self.early and not self.units
 
     def wait(self, waker: Waker) -> Waker:
-        """Await this until the next check is due: a slot may have come, or there is an error."""
+        """What to await until the next check is due: a slot may have come, or there is an error."""
         self._waker = waker
         return waker
 
@@ -106,7 +106,7 @@ class WaitQueue:
         self.mixed = False
         """Whether any job ever needed more than one slot, or units of its own."""
         self.has_deadlines = False
-        """Whether any job ever had to begin within a time."""
+        """Whether any job ever had a time in which to begin."""
 
     def __len__(self) -> int:
         return self.waiting
@@ -120,7 +120,7 @@ class WaitQueue:
             self._in_order = [self._ranks[key] for key in sorted(self._ranks)]
         if not rank or rank[-1].order < waiter.order:
             rank.append(waiter)
-        else:  # it was in line before, or came before others while the store was asked about its deadline
+        else:  # it was in line before, or others overtook it while the store was asked about its deadline
             rank.insert(bisect_left(rank, waiter.order, key=_order), waiter)
         self.waiting += 1
         self._kept += 1
@@ -152,7 +152,7 @@ class WaitQueue:
                     yield waiter
 
     def has_behind(self, order: tuple[int, int]) -> bool:
-        """Whether jobs behind a place in the line wait, or did so lately."""
+        """Whether jobs behind a place in the line wait, or waited recently."""
         own = self._ranks.get(order[0])
         return bool(own and own[-1].order > order) or any(rank > order[0] for rank in self._ranks)
 

@@ -1,8 +1,8 @@
 """The interval that finds a server's limit: where it is on its curve, and how far a refusal takes it back.
 
 After a cut, the rate returns to that of the refused start along the cubic of CUBIC (RFC 9438, section 4.2),
-stays near it for a while, and then rises faster and faster. Before the first cut it only rises. So it is a
-pure function of the time since the cut, and a start that succeeds has nothing to report. Unlike CUBIC's
+stays near it for a while, and then rises faster and faster. Before the first cut it only rises. So the rate
+is a pure function of the time since the cut, and a start that succeeds has nothing to report. Unlike CUBIC's
 window, the rate is a share of the one that was refused, and the time to return is counted in starts if these
 are rare: the share of refused starts is then the same at any rate.
 
@@ -20,10 +20,10 @@ MAX_INTERVAL: Final = 86_400_000_000
 """The longest interval, and the longest time to return, in microseconds: a day."""
 
 _RETURN: Final = 32_000_000
-"""The time in which the rate returns to the one that was refused, in microseconds; at least."""
+"""The minimum time in which the rate returns to the one that was refused, in microseconds."""
 
 _RETURN_STARTS: Final = 320
-"""That time, in starts at the refused rate; at least."""
+"""The minimum of that time, in starts at the refused rate."""
 
 _FASTER: Final = 4
 """The factor by which the return from a deep cut is faster, and by which the time to double is shorter."""
@@ -43,7 +43,7 @@ limit."""
 _SCALE: Final = 65_536
 _STEPS: Final = 1_024
 _FAR: Final = 64
-"""Parts of a rate, and of a time; and the end of the curve, in such times."""
+"""The resolution of rates, that of times, and the end of the curve, as a multiple of its time unit."""
 
 
 class Auto(NamedTuple):

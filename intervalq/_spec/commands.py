@@ -83,7 +83,7 @@ def _wholes(data: Mapping[str, Any], name: str, least: int | None = 0) -> tuple[
     minimum = -FOREVER if least is None else least
     for value in values:
         if type(value) is not int or not minimum <= value <= FOREVER:
-            whole({name: value}, name, least)  # says what is wrong
+            whole({name: value}, name, least)  # its error says what is wrong
     return tuple(values)
 
 
@@ -133,9 +133,9 @@ class Advance(Command):
     units: tuple[Units, ...] = ()
     """What the new tickets take of the queue's limits; for omitted ones see `Units`."""
     settled: tuple[Settled, ...] = ()
-    """What jobs of this record's generation really took of the limits, for the cells that still count. If it
-    is less, the sender sends it once, even if there is no answer: twice, it would count as twice as much. If
-    it is more, it is sent until there is an answer."""
+    """What jobs of this record's generation really took of the limits, for the cells that still count. A
+    difference below the estimate is sent once, even if there is no answer: sent twice, it would be subtracted
+    twice. A difference above it is sent until there is an answer."""
     notice: int = 0
     """The time that the answer needs to arrive and its job to begin: no slot that ends sooner is granted."""
     reach: int = 0
@@ -149,8 +149,8 @@ class Advance(Command):
     A duplicate of a request that arrives much later must not hold the queue for the time it took."""
     ahead: int | None = None
     """Listed slots are granted only if the first of them comes within this time; None: always. If it comes
-    later, the sender doesn't know yet that the queue's clock was set back: a grant now would take their slots
-    from late owners of earlier slots. The sender asks again when its slots come."""
+    later, the sender doesn't know yet that the queue's clock was set back: a grant now would deprive late
+    owners of earlier slots of theirs. The sender asks again when its slots come."""
     high_water_mark: Mark | None = None
     """The highest ticket and the `late_total` that the shard knows. A slot is granted late only if the record
     has the same values, so a duplicate or repeated request sets the queue's clock back only once."""
@@ -185,8 +185,8 @@ class Configure(Command):
     max_running: int | None = None
     limits: tuple[Limit, ...] | None = None
     auto: Auto | None = None
-    """Bounds of the interval from now on, which finds a server's limit by itself. If they are None, and an
-    `interval` is given, it stays as that is."""
+    """The bounds of an interval that finds a server's limit on its own from now on. None: if an `interval` is
+    given, it is fixed from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +224,8 @@ class Answer:
     refused: bool = False
     """The sender's settings differ from those of the record (`state` shows them); nothing was done.
 
-    At first contact any of them count, later only the limits: what jobs take of them is in their order."""
+    At first contact any setting counts; later only the limits do, because commands list what jobs take in the
+    order of the limits."""
     healed: bool = False
     """The record had lost tickets that the sender knew, and was brought forward."""
     granted: tuple[int, ...] = ()
@@ -251,8 +252,7 @@ class Answer:
     """The step ended a hold: a store that can push wakes the waiting shards."""
     trip: tuple[int, int] | None = field(default=None, compare=False)
     """When the command was sent and the answer arrived, on `intervalq.store.stopwatch`, if the store knows
-    this
-    more precisely than its caller: a shorter trip gives a better estimate of the store's clock."""
+    this more precisely than its caller: a shorter trip gives a better estimate of the store's clock."""
     blur: int = field(default=0, compare=False)
     """The possible error of `now`, in microseconds, if the store doesn't always learn the time of a step."""
 

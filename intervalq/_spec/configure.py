@@ -1,9 +1,9 @@
 """A new record, and other settings for a queue that is in use, as pure functions.
 
-A limit is known by its unit and its window. One that stays, with another number of units or another jitter,
-keeps what it counted. A new one takes over what the limit of the same unit counted whose window is next to
-its own; if there is none, it counts from now on. Whatever moves into other cells moves up: it counts for
-longer than it did, never for less.
+A limit is identified by its unit and its window. One that stays, perhaps with another maximum or jitter,
+keeps what it counted. A new one takes over what another limit of its unit counted: the one with the next
+longer window, else with the next shorter one. Without such a limit, it counts from now on. Units that move
+into other cells move up: they count for longer than before, never for less.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def _usage(limit: Limit, state: State) -> Usage:
 
 
 def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit]) -> Advance:
-    """The command with its units in the order of these limits; it has them in the order of others.
+    """The command with its units in the order of the limits `after`; they are given in the order of `before`.
 
-    A ticket takes nothing of limits whose units it doesn't name, but its cost of limits that count starts.
+    A ticket takes nothing of limits whose units it doesn't name, except its cost of limits that count starts.
     """
     if before == tuple([limit.unit for limit in after]):
         return command
@@ -130,6 +130,6 @@ def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit])
 
 
 def ordered(cost: int, units: Units, before: tuple[str, ...], after: Sequence[Limit]) -> Units:
-    """The units of a ticket in the order of these limits; `before` has the order that it was given in."""
+    """The units of a ticket in the order of the limits `after`; they are given in the order of `before`."""
     taken = {STARTS: cost} | dict(zip(before, chain(units, repeat(0)), strict=False))
     return tuple([taken.get(limit.unit, 0) for limit in after]) if units else ()

@@ -1,12 +1,12 @@
 """Limits with fixed windows: holds move slots, but not the edges between windows. Pure functions.
 
-A slot is found for the window that it lies in. If a hold would lead slots that aren't granted across an edge,
-or if they wait for one that the hold has passed, they are revoked, and the tickets that come after them are
-counted in the windows as they are then. Granted slots stay where they are in a hold, and so do their units.
+A slot is chosen by the room in the window that it lies in. If a hold would move ungranted slots across an
+edge, or if they wait for an edge that passes during the hold, they are revoked, and the tickets that replace
+them are counted in the windows as they are then. Granted slots don't move in a hold, nor do their units.
 
 A late grant moves granted slots. It isn't given if any of them would then count in another window.
 
-Edges are on the store's clock as it reads now. If that was set back into a window of which the beginning is
+Edges are on the store's clock as it reads now. If that was set back into a window whose beginning is
 forgotten, nothing fits into the rest of that window.
 """
 
@@ -54,8 +54,8 @@ def are_passed(state: State, slots: Sequence[Slot], length: int) -> bool:
 
     Args:
         state: the record.
-        slots: those that would be granted late.
-        length: how far it would be set back.
+        slots: the slots that would be granted late.
+        length: how far the clock would be set back.
     """
     after = replace(state, held_total=state.held_total + length)
     for limit, use in zip(state.settings.limits, state.usage, strict=True):
@@ -68,7 +68,7 @@ def are_passed(state: State, slots: Sequence[Slot], length: int) -> bool:
 
 
 def _is_among_edges(state: State, limit: Limit, use: Usage, length: int) -> bool:
-    """Whether an edge lies between the first slot, or the begin of the hold, and the end of the last slot."""
+    """Whether an edge lies between the first slot, or the start of the hold, and the end of the last slot."""
     if limit.edge is None or not use.ahead:
         return False
     first = min(use.ahead[0][0] - limit.cell, state.clock(state.last_now)) + min(0, length)

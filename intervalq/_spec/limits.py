@@ -48,14 +48,14 @@ class Limit:
     Args:
         most: how many units; a whole number from 1 to 10**12.
         window: seconds, a timedelta, or text such as `1m`: from 64 microseconds to 64 days.
-        unit: what is counted: `starts`, the default, or a name for what jobs say in `cost={"tokens": 1200}`:
-            1 to 32 of the characters `A-Z a-z 0-9 . _ -`, beginning with a letter.
+        unit: what is counted: `starts`, the default, or a name that jobs use in `cost={"tokens": 1200}`: 1 to
+            32 of the characters `A-Z a-z 0-9 . _ -`, beginning with a letter.
         jitter: by how much longer one call may travel to the server than another. The server then sees at
             most `most` arrivals in any window: starts are counted in windows that are this much longer.
         edge: `"utc"`, or the offset of a zone such as `"+02:00"`: the windows are those of the clock there,
-            and in each of them counting begins anew: in a day at midnight, in an hour at the full hour. They
-            are whole seconds that divide a minute evenly, or whole minutes that divide a day evenly. None:
-            the limit holds in any window, whenever it begins.
+            and counting begins anew in each of them: for days at midnight, for hours at the full hour. Their
+            length is whole seconds that divide a minute evenly, or whole minutes that divide a day evenly.
+            None: the limit holds in any window, whenever it begins.
 
     Raises:
         InvalidInterval, InvalidOption: a value is out of range.
@@ -111,7 +111,7 @@ def _rule(value: object) -> Rule:
     match = _TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
     period = _PERIODS.get(match[4]) if match else None
     if match is None or period is None:
-        raise InvalidOption(f"{short(value)} is no limit: {_FORMS}")
+        raise InvalidOption(f"{short(value)} is not a limit: {_FORMS}")
     window = int(match[3] or 1) * period / parse.SECOND
     return Limit(int(re.sub("[_,]", "", match[1])), window, match[2] or STARTS, edge=match[5]).rule()
 

@@ -1,4 +1,4 @@
-"""Settings that disagree with those of a record: what a handle may do, and how they read in messages."""
+"""Settings that disagree with those of a record: what a handle may do, and how messages describe settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OnMismatch: TypeAlias = Literal["raise", "adopt", "update"]
 
 
 def describe(settings: Settings) -> str:
-    """Settings in the form for messages."""
+    """A description of settings, for messages."""
     has_pace = settings.interval > 1 or not settings.limits
     parts = [f"interval={parse.text(settings.interval)}" if has_pace else "no interval"]
     if (auto := settings.auto) is not None:

@@ -1,4 +1,4 @@
-"""Names, durations and rates: turns what people write into what the rules take, or raises a clear error."""
+"""Parses names, durations and rates as people write them into the values of the rules, with clear errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def name(value: object) -> str:
     return value
 
 
-def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "duration") -> int:
+def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "the duration") -> int:
     """A duration in whole microseconds, rounded up so that no rate is ever exceeded by rounding.
 
     Args:
@@ -59,15 +59,15 @@ def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "du
     elif isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if match is None:
-            raise InvalidInterval(value, f"is no {what}: give {type_of_duration}")
+            raise InvalidInterval(value, f"is not a duration: give {what} as {type_of_duration}")
         exact = Fraction(match[1]) * _UNITS[match[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidInterval(value, f"is no {what}: give {type_of_duration}")
+            raise InvalidInterval(value, f"is not a duration: give {what} as {type_of_duration}")
         # repr: 0.1 means a tenth of a second, not the nearest double above it, which would round up
         exact = (Fraction(float.__repr__(value)) if isinstance(value, float) else int(value)) * SECOND
     else:
-        raise InvalidInterval(value, f"is no {what}: give {type_of_duration}")
+        raise InvalidInterval(value, f"is not a duration: give {what} as {type_of_duration}")
     micros = math.ceil(exact)
     if not least <= micros <= most:
         raise InvalidInterval(value, f"is out of range: {what} must be from {text(least)} to {text(most)}")
@@ -78,7 +78,7 @@ def interval(value: object) -> int:
     """An interval between starts, in microseconds: from 1 microsecond to a year.
 
     Raises:
-        InvalidInterval: it is no duration, or out of range.
+        InvalidInterval: it is not a duration, or out of range.
     """
     if isinstance(value, str) and re.search(r"/|\bper\b", value):
         raise InvalidInterval(value, "is a rate, not an interval: give it as the rate instead")

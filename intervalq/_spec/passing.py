@@ -66,7 +66,7 @@ def lapses(state: State) -> int:
 
 
 def _full_until(state: State) -> int:
-    """When enough leases will have expired for another job to run, if nothing else happens; 0: already."""
+    """When enough leases will have expired for another job to run, if no job ends before; 0: one may run."""
     if not state.full:
         return 0
     return sorted(state.running.values())[len(state.running) - state.settings.max_running]

@@ -84,7 +84,7 @@ class Mark(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """At most `most` units within any `window`, beside the interval: see `intervalq._spec.windows`."""
+    """At most `most` units in any `window`, in addition to the interval: see `intervalq._spec.windows`."""
 
     most: int
     window: int
@@ -144,12 +144,12 @@ class Settings:
     ephemeral: bool = False
     """Forget the record once the queue has been idle for a while (keyed queues)."""
     limits: tuple[Limit, ...] = ()
-    """Windows that hold beside the interval."""
+    """Limits in addition to the interval."""
     auto: Auto | None = None
-    """The bounds of the interval, which then finds a server's limit by itself; None: it stays as it is."""
+    """The bounds of an interval that finds a server's limit on its own; None: the interval is fixed."""
 
     def agree(self, other: Settings) -> bool:
-        """Whether they are the same, but for an interval that changes by itself."""
+        """Whether both are the same, except for an interval that changes on its own."""
         return self == other or (self.auto is not None and replace(self, interval=other.interval) == other)
 
 
@@ -173,7 +173,7 @@ class State:
     held_total: int = 0
     """How far the queue's clock is behind the store's: all holds, minus backward steps of that clock."""
     late_total: int = 0
-    """The part of that which is due to late grants, which set the queue's clock back. Never goes back."""
+    """The part of `held_total` that late grants caused by setting the queue's clock back. Never decreases."""
     held_since: int | None = None
     """When the present hold began, on the store's clock; None: the queue isn't held."""
     held_until: int = 0
@@ -187,7 +187,7 @@ class State:
     running: dict[int, int] = field(default_factory=dict)
     """With `max_running`: the ticket of each running job, and when its lease expires on the store's clock."""
     usage: tuple[Usage, ...] = ()
-    """What counts at present of each of the limits, in their order."""
+    """The units of each limit that still count, in the order of the limits."""
     stepped: int = 0
     """With limits: the sum of all backward steps of the store's clock."""
     pace: Pace | None = None
@@ -199,7 +199,10 @@ class State:
 
     @property
     def lag(self) -> int:
-        """How far the queue's clock is behind the store's, without the backward steps of that. Never less."""
+        """How far the queue's clock is behind the store's, not counting backward steps of the store's clock.
+
+        With limits, which alone use it, it never decreases.
+        """
         return self.held_total + self.stepped
 
     @property

@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class Shape(Generic[T]):
-    """The types of a named tuple's fields; whole numbers are no larger than times can be."""
+    """The types of a named tuple's fields; whole numbers have the same bounds as times."""
 
     def __init__(self, kind: type[T], what: str) -> None:
         self._what = what

@@ -32,10 +32,10 @@ def standings(state: State, clock: int) -> list[Standing]:
 
 
 def binding(state: State, clock: int) -> Limit | None:
-    """The limit that outstanding tickets wait for, or else a job that came now; None: no limit.
+    """The limit that outstanding tickets wait for, or, without any, a job added now; None: no limit.
 
-    It is asked where the units of the last cell that lies ahead, and one more, would go if the interval and
-    the other limits weren't there. If that isn't before this cell, they wait for the limit.
+    For each limit, this computes where the units of the last cell ahead, and one more unit, would go without
+    the interval and the other limits. If that isn't before this cell, they wait for the limit.
     """
     found: Limit | None = None
     latest = clock
@@ -55,7 +55,7 @@ class Line:
 
     Args:
         state: the record.
-        due: where the first of them may be.
+        due: the earliest instant for the first of them.
     """
 
     def __init__(self, state: State, due: int) -> None:

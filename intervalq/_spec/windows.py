@@ -1,20 +1,20 @@
-"""Limits beside the interval: at most so many units in any window of a length, as pure functions.
+"""Limits in addition to the interval: at most some units in any window of a given length. Pure functions.
 
 A ticket takes units of each limit when it is issued, at its slot. They count until the slot is a window old,
-so a new slot is the earliest instant at which it fits with all that counts then.
+so a new slot is the earliest instant at which its units fit in with all that count then.
 
 Units are kept in cells of a 64th of the window, and count until the end of their cell is a window old: exact
-in the direction that matters, and a 64th of a limit is wasted at most. Of each limit there are two lists. The
-units of slots that may still be used lie *ahead*, on the queue's clock, so a hold moves them with their
-slots. Once a slot is over, its units are *used*: they lie on the store's clock, and age in real time even
-while the queue is held. A job may begin late by the tolerance and the credit of a burst, and by what its
-process doesn't know of the store's clock, so the windows are longer by these.
+in the direction that matters, and a 64th of a limit is wasted at most. Each limit has two lists. The units of
+slots that may still be used lie *ahead*, on the queue's clock, so a hold moves them with their slots. Once a
+slot is over, its units are *used*: they lie on the store's clock, and age in real time even while the queue
+is held. A job may begin late by the tolerance, the credit of a burst, and its process's error about the
+store's clock, so the windows are longer by these.
 
-A job may take another number of units than its ticket did. The difference is settled in the slot's cell,
-and the windows are then as if it had been known.
+A job may take more or fewer units than its ticket did. The difference is settled in the slot's cell, and the
+windows are then as if it had been known.
 
-Of a limit with an edge, the windows are fixed: its units count until an edge, the first one that neither a
-late job nor its call can have passed. `edges` has what holds do to them.
+The windows of a limit with an edge are fixed: its units count until the first edge that neither a late job
+nor its call can have passed. `edges` describes what holds do to them.
 
 Whatever isn't known exactly counts for longer than it should, never for less: a slot that was never used, or
 a cell that was merged with a later one. One case is not covered: jobs of a full queue (`max_running`) whose
@@ -51,7 +51,7 @@ UsedCells: TypeAlias = tuple[tuple[int, int, int], ...]
 def lateness(state: State) -> int:
     """How long after its slot a job may begin: by the tolerance, saved-up credit, and the error of clocks.
 
-    With an automatic interval, it is what it can be at most, so that units needn't move with the interval.
+    With an automatic interval, this is its maximum, so that units needn't move with the interval.
     """
     if state.settings.auto is not None:
         state = replace(state, settings=replace(state.settings, interval=state.settings.auto.slowest))
@@ -74,9 +74,9 @@ def fresh(settings: Settings, now: int, *, was_lost: bool) -> tuple[Usage, ...]:
 
 
 def age(state: State) -> State:
-    """Let slots that are over count by the store's clock, and forget what no window contains any more.
+    """Let slots that are over count by the store's clock, and forget units that no window contains any more.
 
-    Those behind the last granted one are kept: if that is granted late, they come again.
+    Units of slots behind the last granted one are kept: if that one is granted late, these slots come again.
     """
     if not state.settings.limits:
         return state
@@ -97,9 +97,9 @@ def age(state: State) -> State:
 
 
 def hold(state: State) -> State:
-    """When a hold begins: granted slots stay where they are, so their units do, too.
+    """The record when a hold begins: granted slots stay where they are, so their units do, too.
 
-    Other slots move. Where both share a cell, it moves with them.
+    Other slots move, and with them the cells that they share with granted ones.
     """
     lag = state.lag
     are_others = max(state.current, state.revoked_through) < state.ticket
@@ -121,11 +121,11 @@ def stayed(use: Usage, last: int, lag: int) -> Usage:
 
 
 def set_back(state: State, slots: Sequence[Slot] = ()) -> State:
-    """After the queue's clock was set back: slots that were over lie ahead again.
+    """The record after the queue's clock was set back: slots that were over lie ahead again.
 
     Args:
         state: the record.
-        slots: those that are granted late now: their units may have been forgotten.
+        slots: the slots that are granted late now: their units may have been forgotten.
     """
     over, limits = state.clock(state.last_now) - lateness(state), state.settings.limits
 
@@ -148,8 +148,8 @@ def fit(
 ) -> tuple[State, list[int], bool]:
     """Find slots for new tickets from `due` on, one behind the other, where every limit has room for them.
 
-    Returns the record that counts them, their slots, as far as numbers go, and whether the first ticket would
-    have had room when the queue's clock read `clock`.
+    Returns the record that counts them, their slots (none beyond the last instant that a store can hold), and
+    whether the first ticket would have had room when the queue's clock read `clock`.
     """
     limits, step, dues = state.settings.limits, state.settings.interval, list[int]()
     windows = windows_of(state)
@@ -222,7 +222,7 @@ def give_back(state: State, slot: Slot) -> State:
 
 
 def settle(state: State, settled: Sequence[Settled]) -> State:
-    """Correct what slots took whose jobs' costs are known now, as far as it still counts.
+    """Correct the units of slots whose jobs' real costs are known now, as far as these units still count.
 
     Holds may have split the cell of a slot. The slot is in the first part that was over after its grant.
     """
@@ -263,7 +263,7 @@ def revoke(state: State) -> State:
 
 
 def heal(state: State, mark: Mark) -> State:
-    """Count what the record has lost: one start for each ticket, and of other units as much as there is."""
+    """Count what the record has lost: one start for each ticket, and of other units the whole limit."""
 
     def lost(limit: Limit) -> int:
         return min(limit.most, mark.ticket - state.ticket) if limit.unit == STARTS else limit.most
@@ -300,7 +300,7 @@ def changed(state: State, change: Callable[[int, Limit, Usage], Usage]) -> State
 
 
 def of_each(limits: Sequence[Limit], cost: int, units: Units) -> list[int]:
-    """The units that a ticket takes of each limit. One without units takes its cost of those of starts."""
+    """The units that a ticket takes of each limit. One without units takes its cost of limits of starts."""
     if not units:
         return [cost if limit.unit == STARTS else 0 for limit in limits]
     return [taken for _, taken in zip(limits, chain(units, repeat(0)), strict=False)]

@@ -89,7 +89,7 @@ def loop_clock() -> Callable[[], float]:
 
 
 def is_cancelled() -> bool:
-    """Whether the current task is being cancelled; what it awaits may also raise its own cancellation."""
+    """Whether the current task is being cancelled; a cancelled future that it awaits raises the same."""
     task = asyncio.current_task() if asyncio_loop() is not None else None
     return anyio.current_effective_deadline() == -math.inf or (task is not None and task.cancelling() > 0)
 

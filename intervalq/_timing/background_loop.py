@@ -1,4 +1,4 @@
-"""The event loop that blocking code uses: one in a thread of its own, for each process."""
+"""The event loop that blocking code uses: one per process, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Background:
         self._of_parents: list[object] = []
 
     def call(self, function: Callable[..., Awaitable[R]], *args: Any) -> R:
-        """Run an async function there, and wait for it. An interrupted wait cancels it."""
+        """Run an async function in the loop, and wait for it. An interrupted wait cancels the function."""
         future = self.start(_kept, function, *args)
         try:
             result, fatal = future.result()
@@ -37,7 +37,7 @@ class Background:
         return cast("R", result)
 
     def start(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Run a function there; its future can be cancelled."""
+        """Run a function in the loop; its future can be cancelled."""
         with self._lock:
             if self._running is None:
                 manager = start_blocking_portal(name="intervalq")
@@ -47,8 +47,8 @@ class Background:
         return portal.start_task_soon(function, *args)
 
     def tell(self, function: Callable[..., Any], *args: Any) -> None:
-        """Run a plain function there, and don't wait for it."""
-        if threading.get_ident() == self._thread:  # a generator that is collected in that very thread
+        """Run a plain function in the loop, and don't wait for it."""
+        if threading.get_ident() == self._thread:  # a generator is being collected in that very thread
             function(*args)
         else:
             self.start(function, *args)

@@ -13,7 +13,7 @@ from intervalq._timing.backends import asyncio_loop
 from intervalq._timing.timers import CLOCK_ID, Timers, timer_at, timers_of
 
 _COARSE: Final = 5_000
-"""Event loops round waits up to whole milliseconds and may be some late: a timer ends the last 5 ms."""
+"""Event loops round waits up to whole milliseconds and may be a few late: a timer ends the last 5 ms."""
 
 _MAX_WAIT: Final = 3_600 * 1_000_000
 """Sleep at most an hour at a time: event loops overflow on very long waits."""
@@ -39,7 +39,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The time since boot; where the system has timerfd (Linux), one ends each sleep."""
+    """The time since boot; on systems with timerfd (Linux), a timer descriptor ends each sleep."""
 
     goes_on = True
 

@@ -1,4 +1,4 @@
-"""Retries while the store doesn't answer: less and less often, and given up in the end."""
+"""Retries while the store doesn't answer: they become rarer and rarer, and end after a while."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Outage:
         self._pause = _FIRST
 
     def began(self, now: int) -> bool:
-        """Note that the store didn't answer; returns whether it did the last time."""
+        """Note that the store didn't answer; returns whether an outage begins with that."""
         if self._since is not None:
             return False
         self._since = now

@@ -1,4 +1,4 @@
-"""How long a wait ends in polling the clock, if timers are too late for a slot."""
+"""How long before a slot to stop sleeping and poll the clock, if timers are too late for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Looking:
         self._at = 0
 
     def share(self, at: int) -> float:
-        """The share of a processor that was spent on it in about the last second."""
+        """The share of a processor that was spent on polling in about the last second."""
         self._spent *= math.exp(min(0, self._at - at) / _MEMORY)
         self._at = at
         return self._spent / _MEMORY
@@ -81,8 +81,8 @@ class Precision:
         Args:
             typical: how late the process usually wakes.
             looked: whether the process had woken before the slot and was polling the clock, so that the
-                kernel preempted it. That happens the sooner, the more processor time it uses; so a shorter
-                polling helps.
+                kernel preempted it. The more processor time it uses, the sooner that happens, so polling for
+                a shorter time helps.
         """
         if looked:
             self._look //= 2

@@ -26,7 +26,7 @@ _SHORT: Final = {name: unit for unit, names in _UNITS.items() for name in names}
 
 
 AUTO: Final = "auto"
-"""The rate that finds the server's limit by itself."""
+"""The rate that finds the server's limit on its own."""
 
 
 def bounds(given: object, floor: object, ceiling: object) -> Auto | None:

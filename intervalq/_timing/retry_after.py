@@ -52,16 +52,16 @@ def wait_after_error(rule: RetryAfter, error: BaseException, *, bare: bool = Fal
 
 
 def wait_after_result(rule: RetryAfter, result: object, *, bare: bool = False) -> float | None:
-    """Seconds to cool down after a job returned this; only a function can tell. For `bare`, see above."""
+    """Seconds to cool down after a job returned this, if `rule` is a function. For `bare`, see above."""
     return None if isinstance(rule, bool) else _checked(rule(result), bare=bare)
 
 
 def requested_wait(error: BaseException, *, bare: bool = False) -> float | None:
-    """The longest wait that a server requested by this error, or by one behind it; None: it requested none.
+    """The longest wait that a server requested by this error, or by one behind it; None: none was requested.
 
     Knows httpx and requests (`error.response`) and aiohttp (`error.status` and `error.headers`). The errors
-    behind an error are its causes, those that it was raised in the handling of, and the members of a group:
-    many clients raise an error of their own.
+    behind an error are its causes, the errors during whose handling it was raised, and the members of a
+    group: many clients wrap errors in their own.
     """
     waits = [wait for each in _with_causes(error) if (wait := _wait_of(each, bare=bare)) is not None]
     return max(waits, default=None)
@@ -76,8 +76,8 @@ def wait_in_response(
     """The seconds that a response requests to wait: with status 429 or 503, by one of its headers.
 
     These are `retry-after-ms`, Retry-After (seconds or a date, RFC 9110, section 10.2.3), RateLimit
-    (draft-ietf-httpapi-ratelimit-headers), and the usual older names of the time of a reset. With `bare`, a
-    refusal without them requests 0 seconds.
+    (draft-ietf-httpapi-ratelimit-headers), and the usual older reset headers. With `bare`, a refusal without
+    any of them requests 0 seconds.
     """
     if status not in _REFUSALS:
         return None

@@ -44,7 +44,7 @@ _libc: ctypes.CDLL | None = None
 if sys.platform == "linux":
     with suppress(OSError, AttributeError):
         _libc = ctypes.CDLL(None, use_errno=True)
-        _ = _libc.timerfd_create, _libc.timerfd_settime  # raises where the C library has none
+        _ = _libc.timerfd_create, _libc.timerfd_settime  # raises an error if the C library lacks them
 
 
 class Timers:
@@ -79,7 +79,7 @@ class Timers:
         finally:
             if self._set and self._set[0] is entry:
                 heapq.heappop(self._set)
-            elif instant > time.clock_gettime_ns(CLOCK_ID) // 1_000:  # else it is out by now, or soon
+            elif instant > time.clock_gettime_ns(CLOCK_ID) // 1_000:  # otherwise `_fired` removes it
                 self._early += 1
                 if self._early > 16 and self._early * 2 > len(self._set):
                     self._sweep()

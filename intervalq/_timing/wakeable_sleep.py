@@ -15,8 +15,7 @@ class WakeableSleep:
     """A sleep that one task awaits and any task can interrupt.
 
     Wake-ups are sticky: one that comes while nobody sleeps ends the next sleep at once. A sleep may end
-    slightly
-    early, as timers may: check the clock after it.
+    slightly early, as timers may: check the clock after it.
     """
 
     def __init__(self, clock: Clock) -> None:

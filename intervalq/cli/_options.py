@@ -38,7 +38,7 @@ def json_option(function: F) -> F:
 def pace_options(function: F) -> F:
     """`--interval` and `--rate`."""
     function = click.option(
-        "--rate", metavar="N/T", help="Rate, instead of an interval: 10/s, 5000/h, 100/15m, or auto."
+        "--rate", metavar="N/T", help="Rate, instead of an interval: 10/s, 5000/h, 100/15m."
     )(function)
     return click.option("--interval", metavar="D", help="Time between starts: 200ms, 1.5s, 2m, 1h.")(function)
 

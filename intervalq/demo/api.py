@@ -49,7 +49,7 @@ class Meter:
         self.accepted = 0
 
     def call(self, at: float) -> float:
-        """Count a call that arrived at `at` seconds; return 0 if it is accepted, else when one would be.
+        """Count a call that arrived at `at` seconds; return 0 if accepted, else after how long one would be.
 
         A window is open at its end: with 1 call in 1 s, calls just 1 s apart are accepted.
         """
@@ -105,7 +105,7 @@ class DemoAPI:
             limit: how many calls are accepted in any `window`.
             window: seconds.
             host: the address on which it listens.
-            port: 0 is any that is free; see `url`.
+            port: 0: any that is free; see `url`.
             clock: seconds, for tests.
         """
         self.meter = Meter(limit, window)
@@ -193,7 +193,7 @@ class _Connection(asyncio.Protocol):
             return
         words = self._head.partition(b"\r\n")[0].decode("latin-1").split(" ")
         if len(self._head) > _MAX_HEAD or len(words) != 3 or not words[2].startswith("HTTP/1."):
-            self._transport.write(_response(400, {"error": "no request of HTTP/1.1"}))
+            self._transport.write(_response(400, {"error": "not an HTTP/1.1 request"}))
         else:
             self._transport.write(self._api.answer(words[0], words[1], self._arrival))
         self._transport.close()

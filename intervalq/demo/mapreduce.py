@@ -43,13 +43,13 @@ _PIECE: Final = 50_000
 
 _BATCH: Final = 50
 _ROUNDS: Final = 4
-"""How often the obstructing process is restarted at most, so that the others can finish."""
+"""How many times the obstructing process is started at most, so that the others can finish."""
 
 _TAKES: Final = 3
 """How many tasks one such process claims before it is killed."""
 
 _MORE: Final = 0.2
-"""Seconds that it has for the rest after the first one."""
+"""Seconds that it has to claim the others after the first one."""
 
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
@@ -96,7 +96,7 @@ def pieces(text: str) -> list[str]:
 async def map_documents(handle: Tasks, names: Names) -> None:
     """Run a mapper until there are no documents."""
 
-    # Without a limit of attempts: a task that is claimed by a process which dies has not failed by itself.
+    # Without a limit of attempts: a task whose process dies has not failed itself.
     @handle.worker(names.documents, max_attempts=None, concurrency=1)
     async def count(task: Task) -> list[Insert]:
         shards: dict[str, dict[str, int]] = {}
@@ -220,7 +220,7 @@ class Count:
                 task_status.started()
 
     async def _start(self, part: str, stdout: int | None = None) -> Process:
-        # The store is no argument: `ps` shows those to everybody, and its URL may hold a password.
+        # The store isn't an argument: `ps` shows arguments to everybody, and its URL may hold a password.
         command = [sys.executable, "-m", "intervalq.demo.mapreduce", "--part", part]
         command += ["--name", self._names.documents.removesuffix(".map")]
         return await anyio.open_process(
@@ -276,12 +276,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m intervalq.demo.mapreduce", description="Count words, as MapReduce on durable tasks."
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="texts; without, Python's help topics")
-    parser.add_argument("--store", metavar="URL", help="by default a SQLite file, removed afterwards")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="texts (default: Python's help topics)")
+    parser.add_argument("--store", metavar="URL", help="default: a SQLite file, removed afterwards")
     parser.add_argument("--mappers", type=_several, default=4, metavar="N", help="processes that count (4)")
     parser.add_argument("--reducers", type=_several, default=3, metavar="N", help="processes that add up (3)")
-    parser.add_argument("--chaos", action="store_true", help="one more, which claims tasks and is killed")
-    parser.add_argument("--name", default="mr", help="what the names of the queues begin with (mr)")
+    parser.add_argument("--chaos", action="store_true", help="also run and kill a process that claims tasks")
+    parser.add_argument("--name", default="mr", help="the prefix of the queues' names (mr)")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     return parser
 

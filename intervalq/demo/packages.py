@@ -53,7 +53,7 @@ store = "state.db"
 """
 
 _MARGIN: Final = 1.2
-"""The API's limit in excess of the pace, because the latency of calls varies."""
+"""The API's limit as a multiple of the pace: it is higher because the latency of calls varies."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,7 +30,7 @@ from intervalq.tasks.rules import Insert
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MODULE: Final = "intervalq.demo.spark_tasks"  # also where this one is `__main__`
+_MODULE: Final = "intervalq.demo.spark_tasks"  # not `__name__`, which may be `__main__`
 
 _API: Final = "INTERVALQ_DEMO_API"
 """The environment variable with the URL of the API, for the workers."""

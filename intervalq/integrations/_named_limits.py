@@ -29,7 +29,10 @@ def named_limits(headers: Mapping[str, str]) -> dict[str, int]:
 
 
 def _within_a_minute(reset: str) -> bool:
-    """Whether a time such as `6m0s`, `120ms` or `59.5` is; a limit that refills later is none per minute."""
+    """Whether a time such as `6m0s`, `120ms` or `59.5` is at most a minute.
+
+    A limit that takes longer to refill isn't a limit per minute.
+    """
     if not _TIME.fullmatch(reset.strip()):
         return False
     return sum(float(much) * _SECONDS[unit] for much, unit in re.findall(_PART, reset.strip())) <= 60

@@ -20,8 +20,9 @@ def most_tokens(request: httpx.Request, answer: int = 4_096) -> int:
     """The most tokens that a request can take: the bytes of its body, and the longest answers.
 
     Args:
-        request: its body is a JSON object. Without a body, it takes none; one that is streamed has no bytes.
-        answer: the length of an answer whose request doesn't bound it.
+        request: its body is a JSON object. Without a body, it takes none. The bytes of a streamed body aren't
+            known, and don't count.
+        answer: the length of an answer if its request doesn't bound it.
     """
     try:
         body = request.content

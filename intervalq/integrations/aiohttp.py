@@ -22,8 +22,8 @@ class PacedMiddleware:
     has arrived. The wait for a slot counts for the `total` of a `ClientTimeout`, 5 minutes by default.
 
     Args:
-        queue: it belongs to the event loop of the session.
-        key: gives the key of the queue that a request belongs to; None: the queue itself.
+        queue: a queue of the session's event loop.
+        key: returns the key of the queue that a request belongs to; None: the queue itself.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
     Args:
         queue: of `intervalq` or `intervalq.sync`; the latter only for blocking clients.
         transport: what sends the requests; None: httpx's own.
-        key: gives the key of the queue that a request belongs to; None: the queue itself.
+        key: returns the key of the queue that a request belongs to; None: the queue itself.
     """
 
     def __init__(

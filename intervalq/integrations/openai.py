@@ -26,14 +26,14 @@ class OpenAITransport(PacedTransport):
     """For `AsyncOpenAI(http_client=httpx.AsyncClient(transport=...))` and `OpenAI(http_client=...)`.
 
     Each request takes a start and its tokens of the queue's limits, and settles the tokens that a JSON answer
-    says it used. If the server's headers name other numbers for the queue's limits a minute, the queue is
-    configured to these, for everybody. For the rest see `PacedTransport`.
+    reports. If the server's headers name other numbers for the queue's limits per minute, the queue is
+    configured to these, for everybody. For everything else see `PacedTransport`.
 
     Args:
-        queue: with a limit of tokens, such as `limits=["60/min", "40_000 tokens/min"]`, to begin with.
+        queue: begins with a limit of tokens, for example `limits=["60/min", "40_000 tokens/min"]`.
         transport: what sends the requests; None: httpx's own.
-        key: as for `PacedTransport`. Servers limit each model by itself: give it a queue or a key of its own.
-        tokens: the tokens that a request takes at most; less than it takes lets the server refuse.
+        key: as for `PacedTransport`. Servers limit each model separately: give each its own queue or key.
+        tokens: returns the most tokens that a request can take; with too few, the server may refuse it.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class OpenAITransport(PacedTransport):
     ) -> None:
         super().__init__(queue, transport, key=key)
         self._tokens = tokens
-        self._learned: dict[str, tuple[object, dict[str, int]]] = {}  # keeps queues of keys, which know these
+        # With each queue itself, so that the handles of keys, which know these limits' units, are kept.
+        self._learned: dict[str, tuple[object, dict[str, int]]] = {}
         self._learning: set[str] = set()
 
     def _cost(self, request: httpx.Request) -> Cost:

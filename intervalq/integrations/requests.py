@@ -26,8 +26,8 @@ class PacedAdapter(HTTPAdapter):
 
     Args:
         queue: of `intervalq.sync` or `intervalq`.
-        key: gives the key of the queue that a request belongs to; None: the queue itself. A session can be
-            pickled if this is a function that can.
+        key: returns the key of the queue that a request belongs to; None: the queue itself. A session can
+            only be pickled if this function can.
         options: those of `requests.adapters.HTTPAdapter`.
     """
 

@@ -1,4 +1,4 @@
-"""Durable tasks for blocking code: inserting and inspecting them; `intervalq work` runs workers."""
+"""Durable tasks for blocking code: inserting, inspecting and cancelling them, and locks; no workers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Tasks:
         """Hold an exclusive lock: `with tasks.lock("car1") as fence:`. See `intervalq.tasks.Tasks.lock`.
 
         Blocking code can't be cancelled, so it goes on if the lock is lost, and `LockLost` is raised at its
-        end. The fencing number lets what it writes be refused.
+        end. With the fencing number, what it writes can be refused.
         """
         entered = Future[tuple[int, anyio.Event]]()
 

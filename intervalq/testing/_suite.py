@@ -10,7 +10,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 
 class Suite:
-    """The fixtures of a suite; `store_url` is for its users to give."""
+    """The fixtures of a suite; its users provide `store_url`."""
 
     @pytest.fixture
     def store_url(self) -> str:
@@ -25,7 +25,7 @@ class Suite:
 
 
 def fresh_names(drop: Callable[[str], object]) -> Iterator[Callable[[], str]]:
-    """Yield a function that provides names which nobody else uses, and drop what has them at the end."""
+    """Yield a function that provides names which nobody else uses, and call `drop` with each at the end."""
     names: list[str] = []
 
     def fresh() -> str:

@@ -1,4 +1,4 @@
-"""Random commands as from shards in trouble: late, repeated, out of order, for a lost record."""
+"""Random commands as shards in trouble send them: late, repeated, out of order, for a lost record."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class CommandSource:
             return ()
         pick, limits = self.random.choice, state.settings.limits
         cells = [cell for use in state.usage for cell in (*use.used[:4], *use.used[-4:], *use.ahead[-4:])]
-        cells = [cell for cell in cells if cell[-1] > -FOREVER]  # else it is a full window's, not of any slot
+        cells = [cell for cell in cells if cell[-1] > -FOREVER]  # the others fill a window, and have no slot
         dues = [slot.due for slot in self.slots[-8:]] + [cell[-1] - 1 for cell in cells if len(cell) == 3]
         dues += [cell[0] - 1 for cell in cells if len(cell) == 2] + [state.due + self.settings.interval]
         lags = [state.lag, *(cell[0] - cell[-1] for cell in cells if len(cell) == 3)]
@@ -276,7 +276,7 @@ class CommandSource:
             ahead = self.random.randint(1, 5)
             due = min(FOREVER, state.due + ahead * self.settings.interval)
             return Mark(state.ticket + ahead, due, known + ahead % 2)
-        if stale < 0.08 and last is not None:  # as where only a late grant was lost
+        if stale < 0.08 and last is not None:  # as when only a late grant was lost
             return Mark(last.ticket, last.due, known + self.random.randint(1, self.settings.interval))
         if stale < 0.18:
             known = max(0, known - self.random.randint(1, self.settings.interval))

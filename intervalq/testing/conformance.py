@@ -26,7 +26,7 @@ _EACH_SECOND = Settings(interval=1_000_000)
 
 
 class StoreSuite(Suite):
-    """Subclass it as `class TestMyStore(StoreSuite)` with a `store_url` fixture that gives a URL.
+    """Subclass it as `class TestMyStore(StoreSuite)` with a `store_url` fixture that returns a URL.
 
     The store may be in use by others: every test works on queues of random names and drops them.
     """
@@ -168,7 +168,7 @@ class StoreSuite(Suite):
     def test_a_record_outlives_the_connection(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
     ) -> None:
-        """Closing only releases connections; the store reopens by itself."""
+        """Closing only releases connections; the store reopens on its own."""
         name = queue()
         portal.call(store.apply, name, Advance(settings=_EACH_SECOND, nonce="n", take=3))
         portal.call(store.aclose)

@@ -1,4 +1,4 @@
-"""Random commands on keys under one rate, as from shards in trouble, for `intervalq.keyed`."""
+"""Random commands on keys under one rate, as shards in trouble send them, for `intervalq.keyed`."""
 
 from __future__ import annotations
 

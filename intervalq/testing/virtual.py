@@ -1,4 +1,4 @@
-"""Run async code on a clock that jumps to the next thing to happen instead of waiting for it."""
+"""Runs async code on a clock that jumps to the next event instead of waiting for it."""
 
 from __future__ import annotations
 

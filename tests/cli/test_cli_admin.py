@@ -92,7 +92,7 @@ def test_cool_down(intervalq: CommandLine) -> None:
     assert found["held"]
     assert 3_600 < found["held_until"] - found["now"] <= 7_200
     assert "held for another" in intervalq("status", "api").stdout
-    assert "is no cool-down" in intervalq("cool-down", "api", "soon", code=2).stderr
+    assert "is not a duration: give cool-down as" in intervalq("cool-down", "api", "soon", code=2).stderr
 
 
 def test_configure(intervalq: CommandLine) -> None:

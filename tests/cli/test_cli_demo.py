@@ -71,4 +71,4 @@ def test_a_port_that_is_taken(intervalq: CommandLine) -> None:
     port = process.stdout.readline().strip().rpartition(":")[2]
     ran = intervalq("demo-api", "--port", port, code=1)
     assert ran.stderr.startswith(f"intervalq: port {port}: ")
-    assert "is no window" in intervalq("demo-api", "--window", "x", code=2).stderr
+    assert "is not a duration: give window as" in intervalq("demo-api", "--window", "x", code=2).stderr

@@ -89,7 +89,10 @@ def test_a_command_that_cannot_run_after_all(intervalq: CommandLine) -> None:
     [
         (["exec", "--name", "q", "--interval", "1s"], "give the command to run after --"),
         (["exec", "--name", "q", "--interval", "1s", "--"], "give a command after --"),
-        (["exec", "--name", "q", "--interval", "1s", "--timeout", "x", "--", "true"], "is no timeout"),
+        (
+            ["exec", "--name", "q", "--interval", "1s", "--timeout", "x", "--", "true"],
+            "is not a duration: give timeout as",
+        ),
         (
             ["exec", "--name", "q", "--store", "memory://", "--interval", "1s", "--", "true"],
             "store in memory",

@@ -240,7 +240,7 @@ def test_a_redirected_file_is_checked_as_well(intervalq: CommandLine) -> None:
     ("args", "message"),
     [
         (["--name", "a b", "--interval", "1s"], "is not a queue name"),
-        (["--name", "q", "--interval", "soon"], "'soon' is no interval"),
+        (["--name", "q", "--interval", "soon"], "'soon' is not a duration: give interval as"),
         (["--name", "q", "--interval", "1s", "--rate", "1/s"], "not both"),
         (["--name", "q", "--rate", "soon"], "is not a rate"),
         (["--name", "q", "--interval", "1s", "--lookahead", "-1"], "--lookahead '-1' must be"),

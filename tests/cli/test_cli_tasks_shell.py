@@ -143,9 +143,11 @@ def test_wrong_use(tasks: Run, args: tuple[str, ...], reason: str) -> None:
 
 
 def test_a_claim_waits_for_a_task(tasks: Run) -> None:
-    """Also for one that is ready later."""
-    threading.Timer(0, lambda: tasks("insert", "q", "1", "--delay", "100ms")).start()
+    """It also waits for a task that becomes ready later."""
+    inserting = threading.Thread(target=tasks, args=("insert", "q", "1", "--delay", "100ms"))
+    inserting.start()
     claim = one(tasks("claim", "q", "--wait", "1m"))
+    inserting.join()
     assert claim["value"] == 1
 
 

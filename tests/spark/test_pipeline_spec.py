@@ -56,7 +56,7 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
         ("concurrency = 4", "concurrency = 0", "[call] concurrency is refused: concurrency=0 must be"),
         ("concurrency = 4", "concurrency = true", "[call] concurrency = True must be a whole number"),
         ("concurrency = 4", "window = 2", "[call] window=2 must be"),
-        ("concurrency = 4", 'latency = "soon"', "[call] latency is refused: 'soon' is no latency"),
+        ("concurrency = 4", 'latency = "soon"', "[call] latency is refused: 'soon' is not a duration"),
         ("concurrency = 4", 'on_unknown = "ask"', "[call] on_unknown = 'ask' must be one of retry, fail"),
         ('interval = "1ms"', 'rate = "soon"', "[queue] rate is refused: 'soon' is not a rate"),
         ('interval = "1ms"', 'interval = "1ms"\nrate = "1/s"', "[queue] rate and interval and burst "),

@@ -1,4 +1,4 @@
-"""Exclusive locks of tasks, as their users meet them, on every store but NATS, which has its own."""
+"""Exclusive locks, as their users meet them, on every store but NATS, which has its own kind."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def name() -> str:
 
 @pytest.fixture
 async def opened(url: str) -> AsyncIterator[Open]:
-    """Opens handles, each as if in a process of its own."""
+    """A function that opens handles, each as if in a process of its own."""
     async with AsyncExitStack() as stack:
 
         def open_one() -> Tasks:
@@ -91,7 +91,7 @@ async def test_it_is_free_after_an_error_and_after_a_cancellation(opened: Open, 
 async def test_who_waits_is_woken_by_the_release(
     opened: Open, name: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody looks by itself, except on SQLite, which can't wake other processes."""
+    """No waiter polls, except on SQLite, which can't wake other processes."""
     if not url.startswith("sqlite"):
         monkeypatch.setattr(stored_lock, "_LOOK", 3600.0)
     order: list[int] = []
@@ -215,7 +215,7 @@ async def lose(tasks: Tasks, other: Tasks, name: str, owner: list[str]) -> None:
 async def test_who_loses_it_is_stopped_and_told(
     opened: Open, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And doesn't take it from who has it now, when it ends."""
+    """When the old holder ends, it doesn't take the lock from the new one."""
     owners: list[str] = []
     token = secrets.token_hex
 
@@ -262,7 +262,7 @@ def test_numbers_rise_although_the_clock_was_set_back() -> None:
 
 
 def test_an_answer_that_was_lost_is_no_lock_that_is_lost() -> None:
-    """Who asks again has it, with the same number."""
+    """An owner that asks again has it, with the same number."""
     there, now = MemoryTable(), 10**15
     first = apply(there, Acquire("lock", "one", 10), now)
     again = apply(there, Acquire("lock", "one", 10), now + 9)

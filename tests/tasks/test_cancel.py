@@ -19,7 +19,7 @@ from virtual_store import BACKENDS, in_virtual_time
 
 
 class WakingStore(FakeStore):
-    """One that tells its sessions at once."""
+    """A store that tells its sessions of cancelled tasks at once."""
 
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Worked | None]]]:
         return self.behind.wakeups(session)
@@ -172,7 +172,7 @@ async def test_what_a_function_does_after_it_was_cancelled_is_not_committed(
 @BACKENDS
 @in_virtual_time
 async def test_a_commit_that_comes_after_the_cancel_is_rolled_back(backend: str) -> None:
-    """Also if its process doesn't know of it yet; a heartbeat then removes the task."""
+    """Even if its process doesn't know of the cancel yet; a heartbeat then removes the task."""
     store = TransactionStore()
     async with handle(store) as tasks:
         claim = await claimed(tasks)

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from intervalq.errors import ClaimLost, StoreUnavailable
-from intervalq.tasks.rules import Command, Row, Work
+from intervalq.errors import ClaimLost, StoreUnavailable, Unauthorized
+from intervalq.tasks.rules import Begin, Command, Row, Work
 from intervalq.tasks.store import Pulled
 from tasks.fake_store import FakeStore, claimed, handle, until
 from virtual_store import BACKENDS, in_virtual_time
@@ -99,3 +99,18 @@ async def test_who_has_waited_long_still_waits_a_minute_for_a_store_that_is_away
             await asked()
         assert 60 <= anyio.current_time() - before <= 62
         store.is_down = False
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_session_that_is_refused_is_told_to_its_caller_who_may_try_again(backend: str) -> None:
+    store = PullingStore()
+    store.fails = lambda command: Unauthorized(store.url, "no rights") if isinstance(command, Begin) else None
+    async with handle(store) as tasks:
+        await tasks.insert("q", 1)
+        for _ in range(2):
+            with pytest.raises(Unauthorized):
+                await tasks.claim("q")
+        store.fails = lambda _: None
+        await (await tasks.claim("q")).ack()
+        assert await store.rows() == []

@@ -217,7 +217,7 @@ def test_a_handle_is_made_without_an_event_loop_and_says_what_is_wrong() -> None
             Tasks("memory://", expiry=expiry)
 
     async def scenario() -> None:
-        with pytest.raises(UnknownStore, match=r"package that brings it .*intervalq\.task_stores\b"):
+        with pytest.raises(UnknownStore, match=r"package that provides it .*intervalq\.task_stores\b"):
             await Tasks("unknown://").insert("q", 1)
         with pytest.raises(UnknownStore, match="for durable tasks use one of the others") as caught:
             await Tasks("file:///state.json").insert("q", 1)

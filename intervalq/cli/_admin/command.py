@@ -33,15 +33,15 @@ R = TypeVar("R")
 
 @click.command(epilog=examples("intervalq status", "intervalq status api --json"))
 @click.argument("name", required=False)
-@click.option("--keys", is_flag=True, help="Show the queues of its keys, too: all of them.")
+@click.option("--keys", is_flag=True, help="Show all queues of its keys, too.")
 @store_option
 @json_option
 def status(name: str | None, store: str | None, *, keys: bool, as_json_: bool) -> None:
     """Show a queue, or all queues of the store.
 
     NAME:KEY is the queue of one key. Of a queue with keys it shows how many the store knows, and which of
-    them have waiting jobs. Of a queue with limits it shows how much of each is left, and what waiting jobs
-    wait for: the pace, or one of the limits.
+    them have outstanding tickets. Of a queue with limits it shows how much of each is left, and what waiting
+    jobs wait for: the pace, or one of the limits.
     """
     if name is None or keys:
         states = anyio.run(inspect_all, store, name)
@@ -167,7 +167,8 @@ def configure(
 ) -> None:
     """Change the settings of a queue for everybody.
 
-    With --limit, give all the limits that hold from now on: others end. What was used of them still counts.
+    With --limit, give all the limits that hold from now on: all others end. What was used of them still
+    counts.
     """
     if limits and no_limits:
         raise InvalidOption("give --limit or --no-limits, not both")

@@ -20,7 +20,7 @@ _NAMED: Final = 5
 """How many waiting keys are named in a line of text."""
 
 _LONG: Final = 40
-"""The most characters of a key in a line of text."""
+"""The maximum number of characters of a key in a line of text."""
 
 
 def condition(state: QueueState) -> str:
@@ -69,7 +69,7 @@ def key_of(state: QueueState) -> str:
 
 
 def about_keys(keys: Sequence[QueueState]) -> str:
-    """How many keys there are, and which of them wait, the longest first."""
+    """How many keys there are, and which of them have outstanding tickets, those with the most first."""
     waiting = [key for key in keys if key.outstanding]
     if not waiting:
         return f"{len(keys)} known, none with outstanding tickets"
@@ -105,7 +105,7 @@ def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str,
 
 
 def _folded(states: Sequence[QueueState], most: int | None) -> Iterator[tuple[QueueState, list[QueueState]]]:
-    """The states, of the keys of each queue only so many, and then the last of them with those left out."""
+    """The states, with at most `most` keys of each queue, the last of which has those that were left out."""
     for name, group in groupby(states, lambda state: state.name.partition(":")[0]):
         members = list(group)
         shown = 0
@@ -118,7 +118,7 @@ def _folded(states: Sequence[QueueState], most: int | None) -> Iterator[tuple[Qu
 
 
 def table(states: Sequence[QueueState], most: int | None = MAX_KEYS) -> Table:
-    """Several queues, one per line; of the keys of each, at most so many, and how many more there are."""
+    """Several queues, one per line, with at most `most` keys of each, and how many more there are."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     made.add_column("queue", overflow="fold", min_width=12)
     for name in ("interval", "issued", "waiting", "running"):

@@ -66,7 +66,7 @@ class TaskCommands(Commands):
     ),
 )
 def tasks() -> None:
-    """Insert, show, move and delete durable tasks."""
+    """Insert, show, claim, change, cancel and delete durable tasks."""
 
 
 def tasks_store_option(function: F) -> F:
@@ -155,7 +155,7 @@ def queues(prefix: str, store: str | None, *, as_json_: bool) -> None:
 @tasks_store_option
 @json_option
 def show(id_: str, store: str | None, *, as_json_: bool) -> None:
-    """Show the value, history and error of a task."""
+    """Show one task: its state, attempts, progress, error and value."""
     task, known = on_tasks(store, lambda handle: _found(handle, id_))
     if as_json_:
         _print_fields([task])
@@ -204,7 +204,7 @@ async def _dead(handle: Tasks, queue: str | None, limit: int) -> list[Task]:
 @tasks_store_option
 @json_option
 def sessions(store: str | None, *, as_json_: bool) -> None:
-    """Show the worker processes."""
+    """Show the worker processes, and the shells that hold claims."""
     found = on_tasks(store, Tasks.sessions)
     if as_json_:
         for session in found:

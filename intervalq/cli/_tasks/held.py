@@ -42,7 +42,7 @@ _TOKEN: Final = re.compile(r"([0-9]{1,10}):([0-9a-f-]{36}):(.{1,128})", re.DOTAL
 
 
 class Held(NamedTuple):
-    """A claim, as its token says: the version of the task, the session, the id of the task."""
+    """A claim, as its token describes it: the version of the task, the session, and the id of the task."""
 
     version: int
     session: str
@@ -50,7 +50,7 @@ class Held(NamedTuple):
 
     @property
     def token(self) -> str:
-        """What the shell keeps."""
+        """The text that the shell keeps."""
         return f"{self.version}:{self.session}:{self.id}"
 
 
@@ -58,7 +58,7 @@ def held(token: str) -> Held:
     """The claim of a token.
 
     Raises:
-        InvalidOption: it is none.
+        InvalidOption: it is not the token of a claim.
     """
     found = _TOKEN.fullmatch(token)
     if found is None:
@@ -156,7 +156,7 @@ async def renew(handle: Tasks, claim_: Held, part: Change) -> Row:
 
 
 async def _leave(handle: Tasks, session: str) -> None:
-    """End a session that has no claim, which may have been renewed by another command."""
+    """End the session, unless it still has a claim because another command has renewed it."""
     if not await handle._apply(Select(session=session, limit=1, values=False)):
         await handle._apply(End(session))
 

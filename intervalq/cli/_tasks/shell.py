@@ -1,4 +1,4 @@
-"""`intervalq tasks claim | ack | nak | modify`: tasks in the hands of a shell."""
+"""`intervalq tasks claim | ack | nak | modify`: tasks that a shell claims, settles and changes."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def _lease(text: str) -> int:
 def claim(queues: tuple[str, ...], lease: str, wait: str, store: str | None) -> None:
     """Claim a task, and print it as JSON.
 
-    The claim outlives this command. Its "claim" is what `ack`, `nak` and `modify --claim` take. If none of
-    them comes in time, the task is free again, and the attempt has failed. The exit code is 1 if there is no
-    task.
+    The claim outlives this command. Give its "claim" to `ack`, `nak` or `modify --claim`. If none of these
+    is run in time, the task is free again, and the attempt has failed. The exit code is 1 if no task is
+    ready.
     """
     micros, seconds = _lease(lease), parse.duration(wait, what="wait") / 1e6
     names = names_of(queues)
@@ -114,7 +114,7 @@ def nak(claim_: str, delay: str, error: str, *, is_dead: bool, store: str | None
 @click.option(
     "--progress", type=float, metavar="0..1", help="With --claim: the part of the work that is done."
 )
-@click.option("--note", metavar="TEXT", help="With --claim: what the work is at.")
+@click.option("--note", metavar="TEXT", help="With --claim: a note about the work.")
 @tasks_store_option
 def modify(id_: str | None, claim_: str | None, store: str | None, **given: Any) -> None:
     """Change a task, and print it as JSON.

@@ -1,7 +1,7 @@
-"""What a worker reports of a task while it works on it: how far it is, a note, a checkpoint.
+"""What a worker reports while it works on a task: its progress, a note, a checkpoint.
 
 A store keeps all of it as one text, `Row.progress`: JSON with `p`, the part that is done; `n`, the note; and
-`c`, the checkpoint, which is the text of a value like that of a task.
+`c`, the checkpoint, which is encoded like the value of a task.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read(text: str, where: str) -> Report:
     """
     parts = _parts(text)
     if parts is None:
-        raise UnreadableValue(where, "what was reported of it was damaged in the store")
+        raise UnreadableValue(where, "the report on it was damaged in the store")
     done = parts.get("p")
     return Report(None if done is None else float(done), parts.get("n", ""), parts.get("c"))
 

@@ -16,7 +16,7 @@ from intervalq.tasks._lock.stored_lock import StoredLock
 from intervalq.tasks.store import Lock, Locking, TaskStore
 
 _BEATS: Final = 3
-"""How many times it is refreshed within its expiry, so that one or two refreshes may fail."""
+"""How many times a lock is refreshed within its expiry, so that one or two refreshes may fail."""
 
 _MARGIN: Final = 0.1
 """The part of the expiry that is left when the code under a lock that can't be refreshed is cancelled.
@@ -24,7 +24,7 @@ _MARGIN: Final = 0.1
 The code must have ended before somebody else can have the lock."""
 
 _PAUSE: Final = 0.02
-"""The part of the expiry between two tries to refresh it while the store is away."""
+"""The part of the expiry between two attempts to refresh a lock while the store is away."""
 
 _FAREWELL: Final = 5.0
 """Seconds that the release may take; otherwise the lock expires by itself."""
@@ -72,11 +72,11 @@ async def _acquire(lock: Lock, name: str, timeout: float | None) -> None:
             while not (got := got or await lock.acquire()):
                 await freed()
     if not got:
-        raise TimeoutError(f"somebody else has held the lock {name!r} for {timeout:g} s")
+        raise TimeoutError(f"somebody else holds the lock {name!r}: it was not free within {timeout:g} s")
 
 
 async def _refresh(lock: Lock, expiry: float) -> bool:
-    """Refresh the lock, again and again while the store is away; False: it is lost, or will be any moment."""
+    """Refresh the lock, repeatedly while the store is away; False: it is lost, or will be any moment."""
     with anyio.move_on_after((lock.expires - stopwatch()) / 1e6 - expiry * _MARGIN):
         while True:
             try:

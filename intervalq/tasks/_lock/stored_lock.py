@@ -1,4 +1,4 @@
-"""An exclusive lock by the commands that every store of tasks has."""
+"""An exclusive lock by the commands `Acquire` and `Release`, which all stores of tasks but NATS have."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from intervalq.tasks._spec.commands import Acquire, Release, waiters_of
 from intervalq.tasks.store import Lock, TaskStore, Waking
 
 _FIRST: Final = 0.005
-"""Seconds until the second try of a waiter that nobody wakes. The pauses double up to `_LAST`."""
+"""Seconds until the second attempt of a waiter that nobody wakes. The pauses double up to `_LAST`."""
 
 _LAST: Final = 0.25
 
 _LOOK: Final = 1.0
-"""Seconds between two tries of a waiter that is woken: a wake-up can be lost."""
+"""Seconds between two attempts of a waiter that is woken: a wake-up can be lost."""
 
 
 class StoredLock(Lock):
-    """A lock that is held or wanted, in a store that has no locks of another kind."""
+    """A lock that is held or wanted, in a store that has no locks of its own kind."""
 
     def __init__(self, store: TaskStore, name: str, expiry: int) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Claims of a session whose tasks were cancelled: ends the work on them, and then removes the tasks."""
+"""A session's claims whose tasks were cancelled: ends the work on them, and then removes the tasks."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class CancelledClaims:
 
     def __init__(self, batcher: Settling, owner: Holder) -> None:
         self.known: Final[dict[str, Delete]] = {}
-        """Those that are not known to be removed, by id."""
+        """The cancelled tasks that are not yet known to be removed, by id."""
         self._batcher = batcher
         self._owner = owner
 
     def told(self, parts: Iterable[Delete]) -> None:
-        """End the work on these. The store may tell of a task several times."""
+        """End the work on these tasks. The store may report a task several times."""
         for part in parts:
             if part.id in self.known:
                 continue

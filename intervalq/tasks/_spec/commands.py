@@ -265,7 +265,7 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class Acquire(Command[Acquired]):
-    """Acquire an exclusive lock, or refresh it. Repeated by its holder, it is as if done once."""
+    """Acquire an exclusive lock, or refresh it. If its holder repeats it, it only extends the lock."""
 
     name: str
     owner: str

@@ -2,7 +2,7 @@
 
 A lock is held until it expires, and its holder refreshes it. A holder that stood still may not know that its
 lock has expired and that somebody else has it now, so each one has a fencing number that is higher than those
-of all holders before. What the lock protects can refuse whoever comes with a lower number than it has seen
+of all holders before. What the lock protects can refuse numbers that are lower than one that it has seen
 (sequencers in Burrows, "The Chubby lock service", 2006).
 """
 
@@ -15,12 +15,12 @@ from intervalq.tasks._spec.row import SECOND, LockRow
 from intervalq.tasks._spec.table import Table
 
 KEPT: Final = 86_400 * SECOND
-"""For how long a lock is kept after it expired or was released. Fencing numbers are at least the time in
+"""How long a lock is kept after it has expired or was released. Fencing numbers are at least the time in
 microseconds, so they rise even then, unless the store's clock was set back by more than this."""
 
 
 def acquire(table: Table, command: Acquire, now: int) -> Acquired:
-    """Give a lock that is free to whoever asks for it; extend that of its holder."""
+    """Give a free lock to its caller; extend the lock of its holder."""
     lock = table.lock(command.name)
     if lock is not None and lock.until - now > lock.expiry:  # the clock was set back
         lock = lock._replace(until=now + lock.expiry)

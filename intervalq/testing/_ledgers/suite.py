@@ -58,7 +58,7 @@ _PATIENCE = 60
 
 
 class LedgerSuite(Suite):
-    """Subclass it as `class TestMyStore(LedgerSuite)` with a `store_url` fixture that gives a URL.
+    """Subclass it as `class TestMyStore(LedgerSuite)` with a `store_url` fixture that returns a URL.
 
     The store may be in use by others: every test works on ledgers of random names and drops them.
     """
@@ -115,12 +115,12 @@ class LedgerSuite(Suite):
         finally:
             await store.apply(name, Drop(), source.now)
 
-    # --- what they don't show -----------------------------------------------------------------------
+    # --- what the rules don't show ------------------------------------------------------------------
 
     def test_what_a_run_does(
         self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
     ) -> None:
-        """By the store's own clock: claim, start, record, give back, and who is told what."""
+        """On the store's own clock: claim, start, record, give back, and the verdicts that sessions get."""
 
         async def scenario() -> None:
             name = ledger()

@@ -1,1 +1,1 @@
-"""The conformance suite of stores of durable tasks, by what it shows."""
+"""The conformance suite of stores of durable tasks, divided by subject."""

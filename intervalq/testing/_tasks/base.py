@@ -168,7 +168,7 @@ async def refused(store: TaskStore, command: Command[Any], kind: type[A]) -> A:
     """The error that a command raises."""
     try:
         await store.apply(command)
-    except Exception as error:  # noqa: BLE001 - asked for below
-        assert isinstance(error, kind), f"{command} raised {error!r}"  # noqa: PT017 - it is looked at by the caller
+    except Exception as error:  # noqa: BLE001 - its type is checked below
+        assert isinstance(error, kind), f"{command} raised {error!r}"  # noqa: PT017 - the caller examines it
         return error
     raise AssertionError(f"{command} was not refused")

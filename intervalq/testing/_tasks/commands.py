@@ -37,8 +37,8 @@ _PROGRESS = ("", '{"p":0.5}', '{"n":"ü"}')
 class TaskCommandSource:
     """Generates commands and instants from one seed, using the model to find what matters.
 
-    The time is that of many years ago, so that no session of somebody else, who uses the same store, is taken
-    for one that has lapsed. Names begin with a word of its own.
+    The time is many years ago, so that sessions of other users of the same store aren't taken for lapsed
+    ones. All names begin with a word of its own.
     """
 
     def __init__(self, seed: int, word: str, *, start: int = 1_000_000_000 * SECOND) -> None:
@@ -111,7 +111,7 @@ class TaskCommandSource:
         if choice < 0.15 and self._gone:
             return self.random.choice(self._gone)  # it may have existed
         if choice < 0.2 and model.rows:
-            return self.random.choice(sorted(model.rows)).swapcase()  # another one, that only looks alike
+            return self.random.choice(sorted(model.rows)).swapcase()  # a different id that only looks alike
         self._number += 1
         own = f"{self.word}-{self._number} ü"
         made = str(uuid.UUID(int=self.random.getrandbits(128), version=4))
@@ -165,7 +165,7 @@ class TaskCommandSource:
         taken = {insert.id for insert in inserts}
         named = [id_ for id_ in self._some(model.rows, 4) if id_ not in taken]
         mine: str | None = None
-        if self.random.random() < 0.7:  # to be allowed to, most of the time
+        if self.random.random() < 0.7:  # mostly a command that isn't refused because of claims
             mine = next((row.session for row in map(model.rows.get, named) if row and row.session), None)
             named = [id_ for id_ in named if model.rows[id_].session in (None, mine)]
         changes: list[Change] = []

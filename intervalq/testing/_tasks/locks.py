@@ -88,7 +88,7 @@ class LockTests(TaskSuiteBase):
     def test_a_lock_that_is_not_refreshed_is_free_for_others(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Its holder can't refresh it then, and can't release that of the next holder."""
+        """Its holder can't refresh it then, nor release the lock of the next holder."""
 
         async def expire(name: str) -> None:
             if not await self._has_commands(store):

@@ -188,5 +188,5 @@ def _state(row: Row, now: int) -> str:
         return "inbox"
     if row.is_held(now):
         return "claimed"
-    # A claim that has ended by itself leaves it ready, whatever `at` says.
+    # A claim that has ended on its own leaves the task ready, whatever `at` is.
     return "ready" if row.session is not None or row.at <= now else "future"

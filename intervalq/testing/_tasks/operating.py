@@ -30,12 +30,12 @@ class OperatingTests(TaskSuiteBase):
 
     marks_cancelled: bool = True
     """A cancelled task that is claimed stays until its session has ended the work on it. False: it is
-    removed at once, and its session gets to know that as it can."""
+    removed at once, and its session learns of that by other means."""
 
     def test_a_snoozed_task_comes_back_after_its_time_as_if_it_had_not_been_tried(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """The attempt and the last error are those from before; also if the store knew that it had begun."""
+        """The attempt and the last error are those from before, even if the store knew that it had begun."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
@@ -55,17 +55,17 @@ class OperatingTests(TaskSuiteBase):
     def test_a_report_on_the_work_stays_with_the_task(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """It comes with a renewal; whatever ends the claim keeps it, and so the next claim gets it."""
-        if not self.counts_versions:  # a claim is a delivery of the server
+        """A renewal stores the report; whatever ends the claim keeps it, and so the next claim gets it."""
+        if not self.counts_versions:  # here, a claim is a delivery by the server
             return
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
-            said = '{"p":0.5,"n":"\u00fc ok","c":"[1]"}'
+            report = '{"p":0.5,"n":"\u00fc ok","c":"[1]"}'
             await put(store, insert(queue, key="k"), insert(queue, key="k"))
             (row,) = await claim(store, session, queue)
             assert row.progress == ""
-            for version, text in ((1, "{}"), (2, said)):
+            for version, text in ((1, "{}"), (2, report)):
                 renewal = Change(row.id, row.version + version - 1, keep=True, progress=text)
                 assert (await store.apply(Work(session, (renewal,)))).lost == ()
                 (seen,) = await store.apply(Select(ids=(row.id,)))
@@ -77,11 +77,11 @@ class OperatingTests(TaskSuiteBase):
                 else:
                     await store.apply(Work(session, (part,)))
                 (again,) = await claim(store, session, queue)
-                assert (again.id, again.progress) == (row.id, said)
+                assert (again.id, again.progress) == (row.id, report)
             dead = Change(row.id, again.version, queue=names.queue(), error="no")
             await store.apply(Work(session, (dead,)))
             (moved,) = await store.apply(Select(ids=(row.id,)))
-            assert moved.progress == said
+            assert moved.progress == report
             cleared = Change(row.id, moved.version, progress="")
             (after,) = (await store.apply(Modify(changes=(cleared,)))).changed
             assert after.progress == ""
@@ -91,7 +91,7 @@ class OperatingTests(TaskSuiteBase):
     def test_a_cancelled_task_that_nobody_has_claimed_is_gone(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Ready, for later, or behind another of its key, whose line closes up; an unknown id is no error."""
+        """Whether it is ready, delayed, or behind another of its key; an unknown id is no error."""
 
         async def scenario() -> None:
             queue, session = names.queue(), await names.begun(store)
@@ -140,7 +140,7 @@ class OperatingTests(TaskSuiteBase):
     def test_a_running_task_keeps_its_key_until_its_session_has_ended_it(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """Its heartbeat tells what to settle; that is no loss. Then the next of the key can be claimed."""
+        """The session's heartbeat lists it as cancelled, not lost. Then the next task of the key is free."""
         if not self.marks_cancelled:
             return
 
@@ -165,7 +165,7 @@ class OperatingTests(TaskSuiteBase):
     def test_a_worker_may_settle_a_task_and_end_the_work_on_it_at_once(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """It said that it was done just before it was told: only the first of both does anything."""
+        """It settles the task and then also reports the end: only the first of the two has an effect."""
         if not self.marks_cancelled:
             return
 
@@ -174,9 +174,9 @@ class OperatingTests(TaskSuiteBase):
             await put(store, *(insert(queue, n, key=f"{n % 2}") for n in range(4)))
             rows = await claim(store, session, queue, limit=2)
             await store.apply(Cancel(tuple(row.id for row in rows)))
-            said = [Delete(row.id, row.version) for row in rows]
-            over = [Delete(row.id, row.version + 1) for row in rows]
-            worked = await store.apply(Work(session, (said[0], over[0], over[1], said[1])))
+            settled = [Delete(row.id, row.version) for row in rows]
+            ended = [Delete(row.id, row.version + 1) for row in rows]
+            worked = await store.apply(Work(session, (settled[0], ended[0], ended[1], settled[1])))
             assert set(worked.lost) == {row.id for row in rows}
             assert len(await claim(store, session, queue, limit=9)) == 2
 
@@ -185,7 +185,7 @@ class OperatingTests(TaskSuiteBase):
     def test_a_cancelled_task_ends_with_its_session(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
-        """If that lapses, or ends without having settled it, nobody gets it again."""
+        """If the session lapses, or ends without settling the task, nobody gets the task again."""
 
         async def scenario() -> None:
             queue, lapsing, ending = names.queue(), await names.begun(store), await names.begun(store)

@@ -1,4 +1,4 @@
-"""Part of the suite of task stores: what is refused, with which error, and that nothing of it is done."""
+"""Part of the suite of task stores: commands that are refused, with which errors, and change nothing."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _comparable(thing: object, source: TaskCommandSource) -> object:  # noqa: PL
 
 
 def _rows(rows: Iterable[Row]) -> list[tuple[object, ...]]:
-    # The value as text again, with sorted keys: numbers keep what tells 1 from 1.0.
+    # The value as text again, with sorted keys: text distinguishes 1 from 1.0.
     return [tuple(row._replace(json=json.dumps(json.loads(row.json), sort_keys=True))) for row in rows]
 
 
@@ -158,7 +158,7 @@ class TaskSuite(
     LockTests,
     OperatingTests,
 ):
-    """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that gives a URL.
+    """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that returns a URL.
 
     The store may be in use by others: every test has names of its own, and removes what it created. Further
     suites test what a store can do beyond `TaskStore`, by the protocols in `intervalq.tasks.store`:

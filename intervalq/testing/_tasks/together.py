@@ -228,7 +228,7 @@ class TogetherTests(TaskSuiteBase):
     def test_the_lines_of_keys_stay_whole(
         self, portal: BlockingPortal, store: TaskStore, store_url: str, names: Names
     ) -> None:
-        """Eight insert, move, replace, remove, claim and end at random: a waiting task has one before it."""
+        """Eight insert, move, replace, remove, claim and end at random: all but a key's first task wait."""
         queues = [names.queue(), names.queue()]
         keys = ("a", "b")
 

@@ -230,7 +230,7 @@ class TransactionalTaskSuite(TaskSuiteBase):
                         continue
                     except Exception as error:
                         if getattr(error, "sqlstate", None) not in ("40001", "40P01"):
-                            raise  # the user's own statement met another: theirs to try again
+                            raise  # a conflict of the user's own statement: the user has to retry
 
             async def work(mine: TaskStore) -> None:
                 session = await names.begun(mine)

@@ -93,12 +93,12 @@ class WakingTaskSuite(TaskSuiteBase):
                 group.cancel_scope.cancel()
 
     tells_cancelled: bool = True
-    """A wake-up tells a session at once which of its claims were cancelled. False: a heartbeat does."""
+    """A wake-up informs a session at once which of its claims were cancelled. False: a heartbeat does."""
 
     def test_a_session_is_told_at_once_what_was_cancelled(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """Only the one that has claimed it, though it isn't idle; also several tasks at once."""
+        """Only the session that claimed the task, though it isn't idle; also of several tasks at once."""
         if not self.tells_cancelled:
             return
 
@@ -154,7 +154,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_what_becomes_ready_before_an_idle_session_looks_wakes(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """Inserts for a time before sessions poll again: without a wake-up these tasks would be late."""
+        """Tasks for a time before sessions poll again: without a wake-up they would be late."""
 
         async def scenario() -> None:
             queue, soon = names.queue(), round((CHECK - 0.5) * SECOND)
@@ -203,7 +203,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_a_woken_one_that_finds_nothing_waits_again(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """After another session was faster, it is idle again, and woken again."""
+        """A session that another one was faster than becomes idle again, and is woken again."""
 
         async def scenario() -> None:
             queue, faster = names.queue(), await names.begun(store)
@@ -242,5 +242,5 @@ class WakingTaskSuite(TaskSuiteBase):
                 await elsewhere.woken(1)
                 assert [one.times for one in (busy, ended, elsewhere, idle)] == [0, 0, 1, 1]
 
-        for _ in range(6):  # whoever is woken wrongly is so by chance
+        for _ in range(6):  # a wrong wake-up happens only by chance
             portal.call(scenario)

@@ -67,8 +67,8 @@ What is checked, from outside and in true time
     holds       while the queue is held, only jobs with an earlier grant begin, and soon: within twice the
                 slowest round trip of their process so far (or 50 ms), 100 ms for late timers, the notice
                 that their process gave, and the tolerance; a hold is never longer than requested
-    fates       every job of a live process ends once, with its result or with a documented error that has a
-                cause; it starts once per attempt, and never after it has ended
+    fates       every job of a live process ends once, with its result or with a documented error for which
+                there is a reason; it starts once per attempt, and never after it has ended
     limits      no more jobs run than `max_running`
     costs       a job that costs several slots takes all of them
     progress    if only one process has waiting jobs, the queue isn't held, and the store can be reached, a

@@ -121,7 +121,7 @@ class Facts:
     revoked: dict[str, int] = field(default_factory=dict)
     """The highest revoked ticket of each record."""
     revoked_at: dict[float, dict[str, int]] = field(default_factory=dict)
-    """The same at each loss of writes, by its instant."""
+    """`revoked` at each loss of writes, by the instant of the loss."""
     readings: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Readings of the clock of each record's queue, without late grants, in seconds."""
     limits: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -133,8 +133,8 @@ class Facts:
     copies: bool = False
     """Whether requests may reach the store twice: a late copy renews the lease of a job that has ended."""
     overtaken: set[Process] = field(default_factory=set)
-    """Processes of which a renewal of leases reached the store after they had given it up: it may have
-    renewed the lease of a job that had ended by then."""
+    """Processes whose renewal of leases reached the store after they had given it up: it may have renewed the
+    lease of a job that had ended by then."""
     reclaims: int = 0
     issues: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     """When each ticket was issued: more than once only if the store lost it."""
@@ -166,7 +166,7 @@ class Facts:
     failures: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
     """When requests of each process failed."""
     unanswered: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """The same for `Advance`, which is sent for waiting jobs."""
+    """When those of type `Advance` failed, which are sent for waiting jobs."""
     taken: dict[Process, dict[tuple[str, int], int]] = field(default_factory=lambda: defaultdict(dict))
     """The tickets of each process that it has not given back, each with its number of slots."""
     misses: list[Miss] = field(default_factory=list)
@@ -199,8 +199,11 @@ class Facts:
     """How many slots there were while jobs waited and the queue was not held."""
 
     def may_run(self, start: Start) -> int:
-        """How many jobs may run at a start: the limit at its grant, or a larger one since then."""
-        grant = start.grants[-1]
+        """How many jobs may run at a start: the limit at its first grant, or a larger one since then.
+
+        A slot that is granted again keeps the lease of its first grant.
+        """
+        grant = start.grants[0]
         since = [most for at, most in self.limits[start.record] if grant.at < at <= start.at]
         return max([grant.settings.max_running, *since])
 

@@ -55,7 +55,7 @@ class Mix:
     ppm: float = 200.0
     """How fast or slow clocks run at most, in parts per million."""
     changes: int = 0
-    """The maximum number of changes of interval, burst and limit, beside those in every mix."""
+    """The maximum number of changes of interval, burst and limit, besides those in every mix."""
     loops: int = 0
     """The maximum number of additional processes that join and die soon."""
     callers: tuple[int, ...] = ()
@@ -77,11 +77,11 @@ class Mix:
     closes: float = 0.05
     """The chance that a handle is closed while the others go on."""
     exits: bool = False
-    """A process is no more once its handle is closed, as at the end of a program."""
+    """Whether a process ends once its handle is closed, as at the end of a program."""
     verbs: bool = True
     """Whether queues are paused, cooled down, reconfigured and so on."""
     tolerances: tuple[float, float] | None = None
-    """Between which shares of the interval the tolerance lies; None: it is given now and then, and is any."""
+    """The range of the tolerance, in intervals. None: some queues have one, from a wide range."""
     strict: float = 0.0
     """The share of handles with `strict=True`."""
     measured: float = 0.0
@@ -90,7 +90,7 @@ class Mix:
     longer: float = 1.0
     """The factor by which the run is longer than the jobs need at the interval."""
     windows: bool = False
-    """Whether queues also have limits, of whose units jobs settle the real amount later."""
+    """Whether queues also have limits, and jobs settle later what they really took of these."""
 
 
 MIXES: Final = {

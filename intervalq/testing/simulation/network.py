@@ -195,7 +195,7 @@ class Connection:
             network.observer.tried(self.process)
             await anyio.sleep(network.delay(self, self.route.up))
             network.observer.failed(self.process, command)
-            raise StoreUnavailable(URL, "no way to it")
+            raise StoreUnavailable(URL, "no route to it")
         reply: asyncio.Future[Answer] = loop.create_future()
         lost = network.loses(self)
         network.observer.sent(self.process, command, lost=lost)
@@ -243,11 +243,11 @@ class WakingConnection(Connection):
         """See `Waking.wakeups`."""
         assert queue == self.queue
         if self.is_cut:
-            raise StoreUnavailable(URL, "no way to it")
+            raise StoreUnavailable(URL, "no route to it")
         event = anyio.Event()
 
         def wake() -> None:
-            if wake in self.network.listeners:  # else the wake-up is late, and nobody listens any more
+            if wake in self.network.listeners:  # otherwise the wake-up is late, and nobody listens any more
                 self.network.observer.woken(self.process)
             event.set()
 

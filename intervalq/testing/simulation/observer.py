@@ -24,7 +24,7 @@ from intervalq.testing.simulation.plans import PlannedJob
 from intervalq.testing.simulation.trace import Trace
 
 _SITS_OUT: Final = 29.0
-"""Seconds after which a held process polls the store by itself, whether or not a wake-up comes."""
+"""Seconds after which a held process polls the store on its own, whether or not a wake-up comes."""
 
 
 class Observer(Facts):
@@ -203,7 +203,7 @@ class Observer(Facts):
         if before is None and after is not None:
             knew = not after.settings.ephemeral and not any(command is other for other in self._unaware)
             if knew and answer.first is not None and answer.first.due < answer.now + after.settings.interval:
-                self.violated(f"{process.name} knew of a record, and made one anew without a quiet interval")
+                self.violated(f"{process.name} knew of a record, and created one without a quiet interval")
         if state is not None and not answer.refused:
             self._note(process, command, answer, state)
         self.say("store", "does", process.name, type(command).__name__, answer)
@@ -274,7 +274,7 @@ class Observer(Facts):
             self.changes.append(now)
 
     def _note_hold(self, state: State, store: int) -> None:
-        """A hold that ends by itself is never longer than requested, whatever clocks do."""
+        """A hold that ends on its own is never longer than requested, whatever clocks do."""
         if 0 < state.held_until < FOREVER:
             most = max((length for _, length in self.holds if length < float("inf")), default=0.0)
             if (left := (state.held_until - store) / 1e6) > most + 1e-6:
@@ -293,7 +293,7 @@ class Observer(Facts):
     def _advanced(self, process: Process, command: Advance, answer: Answer, key: str, state: State) -> None:
         mark = command.high_water_mark
         if mark is not None and (state.ticket < mark.ticket or state.late_total < mark.late_total):
-            self.violated(f"{process.name} knew of {mark} of {key}, and was ignored")
+            self.violated(f"{process.name} knew {mark} of {key}, and the record ignored that")
         for settled in command.settled:
             if max(settled.more, default=0) > 0:
                 self.settled.setdefault((key, settled.due), self.time())
@@ -349,7 +349,7 @@ class Observer(Facts):
                 f"ticket {slot.ticket} of {process.name} was late, and moved others by more than that"
             )
         if any(command is other for _, other in self._late):
-            self.violated(f"a copy of a question of {process.name} set the queue's clock back once more")
+            self.violated(f"a copy of a request of {process.name} set the queue's clock back once more")
         self.late += 1
         self._late.append((self.time(), command))
 

@@ -32,7 +32,7 @@ class _Planner:
         self.slow_jobs = self.likely(0.3)
         self.max_running = random.choice((1, 1, 2, 3)) if self.likely(mix.limited) else None
         self.backlog = self.likely(0.5)
-        if self.interval < 0.05:  # else the whole run would fit into one round trip
+        if self.interval < 0.05:  # otherwise the whole run would fit into one round trip
             self.length += self.spread(0.01, 0.5)
 
     def likely(self, chance: float) -> bool:
@@ -89,7 +89,7 @@ class _Planner:
                 (max(0, at + random.uniform(-0.05, self.interval)), name, "inspect", 0) for name in soon
             ]
         longest = max((length for process in processes for _, _, length in process.stalls), default=0.0)
-        if mix.away[0] > 10:  # else outages may be cut short by the end of all faults
+        if mix.away[0] > 10:  # otherwise the end of all faults may cut outages short
             longest = mix.away[1]
         return Plan(
             interval=self.interval,
@@ -161,7 +161,7 @@ class _Planner:
             job.way, job.retries = self.random.choice(self.mix.comes), 0
 
     def call(self, process: PlannedProcess) -> None:
-        """Assign a process's jobs to callers, of which each returns when its last job has ended."""
+        """Assign a process's jobs to callers, each of which comes back when its last job has ended."""
         random, jobs = self.random, process.jobs
         jobs.sort(key=lambda job: job.at)
         callers, longest = random.choice(self.mix.callers), random.uniform(*self.mix.thinks)

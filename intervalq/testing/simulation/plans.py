@@ -59,7 +59,7 @@ class PlannedProcess:
     """When its handle is closed, and whether that drains."""
     outages: list[tuple[float, float]] = field(default_factory=list)
     stalls: list[tuple[float, int, float]] = field(default_factory=list)
-    """Stalls: each begins before the n-th step after an instant, and lasts so many seconds."""
+    """Stalls as (instant, n, seconds): each begins before the n-th step after an instant."""
     turn: float | None = None
     """The period, in seconds, in which the processor is taken away once; None: never."""
     crash: tuple[float, int] | None = None
@@ -74,7 +74,7 @@ class Plan:
     max_running: int | None
     tolerance: float | None
     limits: tuple[Limit, ...]
-    """Limits beside the interval."""
+    """Limits in addition to the interval."""
     waking: bool
     """Whether the store can wake held shards."""
     store_base: int

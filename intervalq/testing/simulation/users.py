@@ -101,7 +101,7 @@ class Users:
             try:
                 outcome = await self._outcome(actor, job)
             finally:
-                if cancelling is not None:  # else it would count as a timer of an idle process
+                if cancelling is not None:  # otherwise it would count as a timer of an idle process
                     cancelling.cancel()
                 del self._scopes[job]
                 if not self.over:

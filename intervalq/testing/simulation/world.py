@@ -32,10 +32,10 @@ _TIMER: Final = 0.002
 """The maximum lateness of timers once faults have ended, in seconds."""
 
 _PATIENCE: Final = 50.0
-"""How long a queue may take to recover, beside the slots, in seconds: timeouts, pauses between attempts to
+"""How long a queue may take to recover, besides the slots, in seconds: timeouts, pauses between attempts to
 reach the store, polls of held shards, cool-downs, and leases of dead processes."""
 
-_TOLD: Final = 7.0
+_REPORTED: Final = 7.0
 """Seconds after the last job within which the store must know that it ended: a timeout and a margin."""
 
 _QUIET: Final = 100.0
@@ -165,7 +165,7 @@ class World:
         self.loop.call_at(self.loop.time() + delay, self.users.cancel_first, process, context=process.context)
 
     def _reclaim(self, delay: float) -> None:
-        """The operator makes tickets void whose slots are near, behind slots that are granted."""
+        """Let the operator void tickets whose slots come soon, behind granted ones."""
         verb, amount = "reclaim", 0.0
         if self.dice.random() < 0.2:
             verb, amount = "configure", round(self.plan.interval * self.dice.uniform(1, 4), 6)
@@ -183,7 +183,7 @@ class World:
             self._end(actor, actor.busy)
 
     def _exit(self, actor: Actor) -> None:
-        self._end(actor, actor.busy - 1)  # the call that closed the handle returns by itself
+        self._end(actor, actor.busy - 1)  # the call that closed the handle returns on its own
 
     def _end(self, actor: Actor, calls: int) -> None:
         actor.process.dead = True
@@ -214,7 +214,7 @@ class World:
                 self.seen.violated(f"job {job.number} of {job.process.name} still waits")
                 job.outcome = "waits"
         if self.busy and not self.seen.violations:
-            self.seen.violated("something that was called, beside jobs, has not come back")
+            self.seen.violated("a call other than a job has not returned")
         self.ended = self.loop.time()
         if not self.seen.violations:
             await self._rest()
@@ -277,7 +277,7 @@ class World:
 
     async def _rest(self) -> None:
         """With nothing to do, a handle has no task and no timer."""
-        await self._until(self.loop.time() + _TOLD)
+        await self._until(self.loop.time() + _REPORTED)
         self._leases()
         await self._until(self.loop.time() + _QUIET)
         for actor in self.actors:
@@ -294,7 +294,7 @@ class World:
                     self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")
 
     def _leases(self) -> None:
-        """When nothing runs any more, the store knows that of every live process that could reach it.
+        """When no job runs any more, the store knows so for every live process that could reach it.
 
         A handle that can't reach the store while it is being closed leaves its leases to expire.
         """
@@ -333,7 +333,7 @@ class World:
             process = actor.process
             reported = actor.shard.regressions if actor.shard is not None else 0
             if reported and not self.seen.losses:
-                self.seen.violated(f"{process.name} says that its store lost writes, and it did not")
+                self.seen.violated(f"{process.name} reports that its store lost writes, but it did not")
             heard = self.seen.attached[process]
             knew = [
                 at for at in gone if any(each < at for each in heard) and any(each > at for each in heard)
@@ -346,7 +346,7 @@ class World:
                 and not self.plan.keyed
                 and not process.dead
             ):
-                self.seen.violated(f"{process.name} does not say that its store lost its record")
+                self.seen.violated(f"{process.name} does not report that its store lost its record")
 
     async def _sweep(self) -> None:
         """End the remaining tasks after the verdict: tasks that are destroyed while pending log errors."""

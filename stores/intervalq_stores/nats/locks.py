@@ -18,7 +18,7 @@ from intervalq_stores.nats._task.message import EXPECTED, PREFIX
 from intervalq_stores.nats._task.stream import Stream
 
 _LOOK: Final = 0.5
-"""Seconds between two tries of a waiter: nobody is notified when a lock expires."""
+"""Seconds between two attempts of a waiter: nobody is notified when a lock expires."""
 
 
 class NATSLock(Lock):
@@ -28,7 +28,7 @@ class NATSLock(Lock):
         self._stream = stream
         self._subject = f"{PREFIX}.l.{encoded(name)}"
         self._freed = f"intervalq.free.{encoded(name)}"
-        self._seconds = -(-expiry // 1_000_000)  # the server counts whole ones
+        self._seconds = -(-expiry // 1_000_000)  # the server counts whole seconds
         self._owner = secrets.token_hex(8).encode()
         self._sequence = 0
         self.expires = 0

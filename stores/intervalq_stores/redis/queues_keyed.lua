@@ -4,8 +4,8 @@
 -- KEYS[1], KEYS[2]  the record of the key, and the common one
 -- ARGV[3]           what the sender knows of the common record, JSON of Common.to_dict(): its slots are lists
 --                   { ticket, due, cost }, and in places the key's ticket comes first
--- Answer            { answer, state, places }: that of queues_record.lua, with the key's record as it is; the common
---                   record, as in it; and lists { the key's ticket, ticket, due, cost }
+-- Answer            { answer, state, places }: the answer of queues_record.lua about the key, with its record as it is
+--                   stored; the common record in the same form; and lists { the key's ticket, ticket, due, cost }
 
 local TURN = 5000
 local NEVER = -1
@@ -28,7 +28,8 @@ local function pace(common, known, state, command)
   end
 end
 
--- The common record, created or healed, and whether that is to be written; or nil, if there is nothing else to do.
+-- The common record, created or healed; whether it must be written (nil: there is nothing else to do, because the
+-- command was refused or there is no record); and whether there is a record to go on with.
 local function common_of(command, known, now, answer)
   local record, opening = opened(KEYS[2], now), new_answer()
   if command.op == 'inspect' or command.op == 'drop' then return record, false, record.state ~= nil end
@@ -42,12 +43,12 @@ local function common_of(command, known, now, answer)
   return record, is_new or opening.healed == 1, true
 end
 
--- Whether a record and its sender's settings are such that keys can be under one rate.
+-- Whether keys can be under one rate with a record and its sender's settings.
 local function shares_with(state, settings)
   return shares(state) and not (settings and (settings[3] ~= 0 or settings[SETTINGS + 1]))
 end
 
--- How far the place of the first listed slot has moved away from it.
+-- How far the place of the first listed slot has moved away from that slot.
 local function moved(state, common, command, known)
   if not state or command.attach or common.held_since or state.held_since then return 0 end
   if known.generation ~= common.generation or command.generation ~= state.generation then return 0 end
@@ -105,7 +106,7 @@ local function for_one_turn(state, common, command, known, now)
     or math.min(command.reach, math.max(0, command.notice - math.min(agreed, step)))
 end
 
--- The places of the first of these slots, as far as they directly follow each other as these do.
+-- The places of the first of these slots, as far as they directly follow each other like the slots.
 local function known_places(common, known, run)
   local places, found = {}, {}
   if known.generation ~= common.generation then return found end

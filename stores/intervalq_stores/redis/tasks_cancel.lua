@@ -2,7 +2,7 @@
 --
 -- ARGV[5]  and following: ids, each once
 
--- Tell the sessions which of their claims are cancelled, as far as they listen.
+-- Tell the sessions that listen which of their claims are cancelled.
 local function tell(cancelled)
   for session, rows in pairs(cancelled) do
     redis.pcall('PUBLISH', sub(TASKS, 1, -6) .. 'wake:' .. session, cjson.encode(rows))

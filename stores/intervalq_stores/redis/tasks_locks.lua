@@ -1,5 +1,5 @@
 -- One exclusive lock in Redis >= 6.2 or Valkey: repeats `acquire` and `release` of intervalq/tasks/_spec/locks.py, which
--- has the reasons. The conformance suite of task stores compares the answers of both. It touches no task.
+-- has the reasons. The conformance suite of task stores compares the answers of both. The script touches no task.
 --
 -- KEYS[1]  intervalq:{tasks}:lock:NAME  HASH  owner (empty: it was released), fence, until, expiry; the server removes
 --                                             it a day after `until`

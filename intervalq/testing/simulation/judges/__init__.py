@@ -1,1 +1,1 @@
-"""The judges of simulated schedules: each holds what was observed against a promise."""
+"""The judges of simulated schedules: each compares what was observed with a promise."""

@@ -171,7 +171,7 @@ def holds(seen: Observer, plan: Plan) -> Findings:
             if granted > begin or (start.at > begin + soon and not unaware):
                 yield (
                     start.at,
-                    f"{named(start)} began {start.at - begin:.6f} s after a hold did, granted {granted:.6f}",
+                    f"{named(start)} began {start.at - begin:.6f} s into a hold, granted at {granted:.6f}",
                 )
 
 
@@ -206,8 +206,9 @@ def limits(seen: Observer, _: Plan) -> Findings:
 
 
 def _end_of_lease(seen: Observer, start: Start) -> float:
-    """When the lease of a ticket that was issued twice ends; at once, if another job has the lease."""
-    beside = [other for other in seen.starts if other.slot == start.slot and other.ended > start.at]
+    """When the lease of a ticket that was issued twice ends; at once, if another job has or had it since."""
+    granted = start.grants[-1].at
+    beside = [other for other in seen.starts if other.slot == start.slot and other.ended > granted]
     first = min(beside, key=lambda other: other.at)
     return min(other.ended for other in beside) if first is start else start.at
 
@@ -257,7 +258,7 @@ def clocks(seen: Observer, plan: Plan) -> Findings:
                 break  # the end of a pause that began before the step is not known from outside
             passed = (second - first - _held(seen, plan, first, second)) * rate
             if abs(after - before - passed) > 2 * GRAIN:
-                yield second, f"the clock of {record} went by {after - before:.6f} s in {passed:.6f} s"
+                yield second, f"the clock of {record} advanced by {after - before:.6f} s in {passed:.6f} s"
                 return
 
 
@@ -298,7 +299,7 @@ def progress(seen: Observer, plan: Plan) -> Findings:
         return
     for at, process, questions in seen.alone:
         if questions == _QUESTIONS + 1:
-            yield at, f"{process.name} waits alone, and has asked {_QUESTIONS} times since anything happened"
+            yield at, f"{process.name} waits alone, and has asked {_QUESTIONS} times in a row"
 
 
 def fairness(seen: Observer, plan: Plan) -> Findings:

@@ -11,7 +11,7 @@ from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 _SOON: Final = 0.2
-"""How long a step without obstacles may take, beside some round trips, in seconds."""
+"""How long a step without obstacles may take, besides some round trips, in seconds."""
 
 _LULL: Final = 1.0
 """Seconds after which a process without jobs has no unused tickets left."""
@@ -33,9 +33,9 @@ def announced(seen: Observer, plan: Plan) -> Findings:
         wrong = starts.error(start.grants[-1].at, start)
         late = max(grant.latest for grant in start.grants) + known + 2 * wrong + GRAIN
         if start.since < -max(known, wrong) - GRAIN:
-            yield start.at, f"{named(start)} was told of a slot {-start.since:.6f} s later"
+            yield start.at, f"{named(start)} was given a slot {-start.since:.6f} s after its start"
         elif start.since > late and not any(grant.at_once for grant in start.grants):
-            yield start.at, f"{named(start)} was told of a slot {start.since:.6f} s ago"
+            yield start.at, f"{named(start)} was given a slot {start.since:.6f} s before its start"
 
 
 def void(seen: Observer, plan: Plan) -> Findings:
@@ -49,7 +49,7 @@ def void(seen: Observer, plan: Plan) -> Findings:
         asked = max((sent for sent, back in seen.exchanges[process] if back in heard), default=0.0)
         for step, by in seen.steps:
             if by < 0 and issued < step < asked and ways.shown(process, step, asked):
-                yield start.at, f"{named(start)} was of before a step of the clock that its process knew of"
+                yield start.at, f"{named(start)} has a ticket from before a step that its process knew of"
 
 
 def placed(seen: Observer, plan: Plan) -> Findings:
@@ -74,7 +74,7 @@ def placed(seen: Observer, plan: Plan) -> Findings:
             yield at, f"job {job.number} of {process.name} was placed after {at - job.added:.6f} s"
         began = job.starts[0].at if job.starts else job.ended
         if not any(disturbed) and job.expects is None and began > at and _is_first(seen, job, at):
-            yield at, f"job {job.number} of {process.name} is the first in line, and was told no ticket"
+            yield at, f"job {job.number} of {process.name} is the first in line, and was given no ticket"
 
 
 def _stood_still(seen: Observer, process: Process, begin: float, end: float) -> bool:

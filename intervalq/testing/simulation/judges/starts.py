@@ -194,9 +194,8 @@ class Starts:
                 kept.append((start, paid))
                 continue
             if self._excuses(near[0], start):
-                fault = self._between(near[0], start)
-                if fault is not None and _granted(start) <= fault < start.at and _granted(near[0]) > fault:
-                    continue  # this start is the one out of place
+                if self._is_out_of_place(start, near[0]):
+                    continue
                 kept = [(start, 0.0)]
                 continue
             gap, lacks = start.at - near[0].at, self._lacks(near, start, paid)
@@ -240,6 +239,14 @@ class Starts:
         """The first fault between the grant of one start and another start."""
         begin = min(_granted(first), _granted(start))
         return next((fault.at for fault in self._faults if begin <= fault.at <= start.at), None)
+
+    def _is_out_of_place(self, start: Start, other: Start) -> bool:
+        """Whether this start, and not the other one, is where it is because of a fault."""
+        issues = self._seen.issues[start.slot]
+        if any(issues[0] < loss < issues[-1] for loss in self._seen.losses if issues):
+            return True  # its ticket was issued again
+        fault = self._between(other, start)
+        return fault is not None and _granted(start) <= fault < start.at and _granted(other) > fault
 
     def _excuses(self, first: Start, start: Start) -> bool:
         """Whether a fault excuses this start. A fault excuses a start once, whatever promises that breaks.
@@ -333,7 +340,7 @@ def candour(seen: Observer) -> Findings:
         if error > known + GRAIN or (error > 0 and known * 3 < least * 2 - GRAIN):
             yield (
                 at,
-                f"{process.name} says to {record} that it is wrong by {error:.6f} s, not {known:.6f} s",
+                f"{process.name} reports an error of {error:.6f} s to {record}, not {known:.6f} s",
             )
 
 

@@ -87,7 +87,7 @@ def expected(seen: Observer, plan: Plan) -> Findings:
         if ticket is not None and start is start.job.starts[0] and start.ticket != ticket:
             yield (
                 start.at,
-                f"job {start.job.number} was told of ticket {ticket}, and began with {start.ticket}",
+                f"job {start.job.number} was given ticket {ticket}, and began with {start.ticket}",
             )
 
 
@@ -140,8 +140,8 @@ def _is_waiting(seen: Observer, process: Process, begin: float, end: float) -> b
 def asked(seen: Observer, plan: Plan) -> Findings:
     """A process sends few requests per job, one more when its last waiting job is gone, and some at first.
 
-    Its estimate of the store's clock ages, so it may read the clock first after a silence. Commands of its
-    users don't count.
+    Its estimate of the store's clock ages, so after a silence it may read the clock before it asks. Commands
+    of its users don't count.
     """
     if not _is_calm(seen, plan):
         return
@@ -160,7 +160,7 @@ def asked(seen: Observer, plan: Plan) -> Findings:
         if len(questions) > most:
             yield (
                 questions[-1],
-                f"{process.name} asked {len(questions)} times for {began[process]} jobs, {most:.0f} will do",
+                f"{process.name} asked {len(questions)} times for {began[process]} jobs, {most:.0f} suffice",
             )
 
 
@@ -176,7 +176,7 @@ def _lost_to_late_timers(seen: Observer, plan: Plan) -> Counter[Process]:
 
 
 def _late_by(plan: Plan, seconds: float) -> set[str]:
-    """The processes whose timers may be later than so many seconds."""
+    """The processes whose timers may be late by more than so many seconds."""
     return {each.name for each in plan.processes if each.lateness > seconds}
 
 

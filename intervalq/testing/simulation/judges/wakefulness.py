@@ -22,7 +22,7 @@ _AT_FIRST: Final = 40
 """Further requests: those of the first, short pauses, and those of users."""
 
 _GIVES_UP: Final = 10.0
-"""Seconds beside the minute for which jobs wait for a store: the longest pause, and a timeout."""
+"""Seconds in addition to the minute for which jobs wait for a store: the longest pause, and a timeout."""
 
 _TELLS: Final = 6.0
 """Seconds after which the store must know that a job ended: the slowest round trip and a margin."""
@@ -37,7 +37,7 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
         if _is_away(seen, process, at, end) or not _waits(seen, process, at, end):
             continue
         if not _asks(seen, process, at, end):
-            yield end, f"{process.name} was told at {at:.6f} that the queue goes on, and does not ask"
+            yield end, f"{process.name} learned at {at:.6f} that the queue goes on, and sent no request"
 
 
 def unused(seen: Observer, plan: Plan) -> Findings:
@@ -45,8 +45,8 @@ def unused(seen: Observer, plan: Plan) -> Findings:
 
     Not judged if jobs cost several slots or units: a slot too cheap for the next job is skipped. Nor if
     another process was granted a later slot, after which this one can't be granted late, and its own process
-    may have been too late: because of its timers and its error of the clock, or because a late start moved
-    the slots behind it.
+    may have been too late: because of its timers and its error of the clock, because a late start moved the
+    slots behind it, or because the function that was handed the slot was cancelled before it began.
     """
     if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
         return
@@ -67,7 +67,7 @@ def unused(seen: Observer, plan: Plan) -> Findings:
             has_moved = _has_moved(seen, record, ticket, process)
             if has_moved:
                 end += _end_of_row(seen, record, ticket, end) - until
-            may_miss = late > grant.latest or has_moved
+            may_miss = late > grant.latest or has_moved or _was_withdrawn(seen, process, heard, end)
             if may_miss and _is_behind(seen, record, ticket, end):
                 continue
             if _waits(seen, process, heard, end) and not _asks(seen, process, heard, end):
@@ -84,7 +84,7 @@ def outages(seen: Observer, plan: Plan) -> Findings:
                 continue
             asked = bisect_right(seen.questions[process], end) - bisect_left(seen.questions[process], begin)
             if asked > (most := _TRIES * (end - begin) + _AT_FIRST):
-                yield end, f"{process.name} asked {asked} times while the store was away, {most:.0f} will do"
+                yield end, f"{process.name} asked {asked} times while the store was away, {most:.0f} suffice"
             until = begin + OUTAGE / 1e6 + _GIVES_UP
             if until < end and _waits(seen, process, begin, until):
                 yield until, f"{process.name} still waits for a store that was away at {begin:.6f}"
@@ -152,6 +152,15 @@ def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
         return True
     since = max((sent for sent, back in seen.exchanges[grant.process] if back < heard), default=0.0)
     return any(since <= at <= end for at in (*seen.losses, *(at for at, _ in seen.steps)))
+
+
+def _was_withdrawn(seen: Observer, process: Process, since: float, until: float) -> bool:
+    """Whether a plain function that may have had the slot was cancelled before it began in its thread."""
+    return any(
+        job.process is process and job.plan.way == "thread" and job.cancelled and not job.starts
+        for job in seen.jobs
+        if since <= job.ended <= until
+    )
 
 
 def _is_behind(seen: Observer, record: str, ticket: int, until: float) -> bool:

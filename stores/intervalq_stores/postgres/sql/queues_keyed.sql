@@ -1,10 +1,10 @@
 -- Keys under one rate: `intervalq/keyed.py`, one step on the records of a key and of its queue.
--- Slots are lists [ticket, due, cost]; of one that costs 1, the cost may be left out.
+-- Slots are lists [ticket, due, cost]; a cost of 1 may be left out.
 
 -- What a step on both records did.
 drop type if exists intervalq._keyed cascade;
 create type intervalq._keyed as (
-    own intervalq._answer,   -- that of the key
+    own intervalq._answer,   -- the answer about the key
     common intervalq.queues,
     written boolean,         -- whether the common record is to be written
     places jsonb             -- [the key's ticket, ticket, due, cost]...
@@ -54,7 +54,7 @@ end
 $$;
 
 
--- intervalq._paced_command: the same for a command.
+-- intervalq._paced_command: a command with what follows from the common settings.
 create or replace function intervalq._paced_command(command jsonb, common intervalq.queues, own_pace boolean)
 returns jsonb
 language sql immutable
@@ -69,7 +69,7 @@ return case
 end;
 
 
--- intervalq._turn: those of the listed slots that the key may take in this step, if the common queue gives them.
+-- intervalq._turn: those of the listed slots that the key may take in this step, if the common queue grants them.
 create or replace function intervalq._turn(slots jsonb, most bigint, step bigint, current bigint, void bigint)
 returns jsonb
 language plpgsql immutable
@@ -149,7 +149,7 @@ end
 $$;
 
 
--- intervalq._moved: the record of a key, set back by as much as the place of the first listed slot has moved.
+-- intervalq._moved: the record of a key, set back by how far the place of the first listed slot has moved.
 create or replace function intervalq._moved(
     r intervalq.queues, common intervalq.queues, command jsonb, known jsonb
 ) returns intervalq.queues
@@ -199,8 +199,8 @@ return (
 );
 
 
--- intervalq._known_places: the places of the first of these slots, as far as they directly follow each other as
--- these do.
+-- intervalq._known_places: the places of the first of these slots, as far as they directly follow each other
+-- like the slots.
 create or replace function intervalq._known_places(common intervalq.queues, known jsonb, run jsonb) returns jsonb
 language plpgsql immutable
 as $$
@@ -402,8 +402,8 @@ $$;
 --   queue, command, now_override, layout: see `intervalq.apply`
 --   shared: the name of the common record
 --   known: `Common.to_dict()`
--- Returns `now`, `answer` as that of `apply`, `common` as its state, and `places`. The common row is locked first,
--- in all processes: its name is the beginning of the other one.
+-- Returns `now`, `answer` as `apply` does, `common` in the form of its state, and `places`. The common row is locked
+-- first in all processes; its name is a prefix of the other one, so this is also the order of the names.
 create or replace function intervalq.apply_keyed(
     queue text, command jsonb, now_override bigint, shared text, known jsonb, layout integer
 ) returns json

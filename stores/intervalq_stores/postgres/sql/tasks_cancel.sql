@@ -1,7 +1,7 @@
 -- `Cancel`: cancels tasks, whoever has claimed them.
 
--- intervalq._tell_cancelled: notify the sessions whose claims were cancelled: lines x, of eight tasks at most, so that
--- they fit.
+-- intervalq._tell_cancelled: notify the sessions whose claims were cancelled: lines x, with at most eight tasks in a
+-- notification, so that they fit.
 create or replace function intervalq._tell_cancelled(ids uuid[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

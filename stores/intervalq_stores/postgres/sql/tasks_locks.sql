@@ -26,12 +26,12 @@ declare
     l intervalq.locks := intervalq._locked(name);
 begin
     if l.name is null and not refresh then
-        -- Two may want a new lock at once: the second one waits here until the first one has it.
+        -- Two transactions may want a new lock at once: the second one waits here until the first one has it.
         insert into intervalq.locks as x (name, owner, fence, until, expiry)
         values (acquire_lock.name, '', 0, 0, 0) on conflict do nothing;
         l := intervalq._locked(name);
     end if;
-    -- Read now: another transaction may have had the row, and a later time, until this moment.
+    -- The clock is read only now: until this moment, another transaction may have held the row, and read a later time.
     now := intervalq._now(now);
     fence := 0;
     wait := 0;
@@ -61,7 +61,7 @@ end
 $$;
 
 
--- intervalq.release_lock: free a lock, and wake those who listen for it; false: somebody else has it.
+-- intervalq.release_lock: free a lock, and wake those who listen for it; false: the owner doesn't hold it.
 create or replace function intervalq.release_lock(name text, owner text, waiters text, now bigint) returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

@@ -277,7 +277,9 @@ begin
     end if;
 
     perform intervalq._free_gone(now);
-    perform intervalq._free_orphans(now);
+    if me = (select min(x.number) from intervalq.sessions x where x.gone is null) then
+        perform intervalq._free_orphans(now);  -- one session looks, because an index may have many dead entries
+    end if;
     perform intervalq.feed(now);
     delete from intervalq.marks m where (m.queue, m.key) in (
         select y.queue, y.key from intervalq.marks y where y.until <= now order by y.until limit 1000
