@@ -42,7 +42,7 @@ HALF: Final = 0.5
 Figures: TypeAlias = dict[str, dict[str, float]]
 """By mix, and by name; less is better."""
 
-TYPICAL: Final = ("intervalq.rules", "intervalq.tasks._worker.pool")
+TYPICAL: Final = ("intervalq.rules", "intervalq.tasks._worker.one_by_one")
 """A module that the simulation of shards runs, and one that the simulation of workers runs."""
 
 OF_RULES: Final = ("rules", "rules_laws", "rules_late", "rules_limits")

@@ -61,6 +61,8 @@ SHARD: Final = (
 )  # fmt: skip
 WORKER: Final = (
     "tasks._worker.pool",
+    "tasks._worker.intake",
+    "tasks._worker.one_by_one",
     "tasks._session.session",
     "tasks._session.begun",
     "tasks._session.alone",

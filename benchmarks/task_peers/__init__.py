@@ -117,6 +117,8 @@ DRAIN = (
 PLAIN = (
     _PLAIN,
     ours("intervalq, put(), until_empty", "Plain", until_empty=True),
+    ours("intervalq, put(), in chunks of 100", "Chunked", batch=100),
+    ours("intervalq, put(), in chunks of 1,000", "Chunked", batch=1000),
     floor("range lease, 100 at a time", "Ranges", batch=100),
     _RANGES,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -61,6 +62,21 @@ class Plain(Ours):
     async def fill(self, count: int) -> None:
         """See `Adapter.fill`."""
         await self.tasks.put(QUEUE, ({"n": number} for number in range(count)))
+
+
+class Chunked(Plain):
+    """Plain tasks whose function gets many at once. Options: batch."""
+
+    async def work(self) -> None:
+        """See `Adapter.work`."""
+        note = self.job()
+
+        @self.tasks.worker(QUEUE, batch=self.given.options["batch"])
+        async def job(claims: Sequence[Claim]) -> None:
+            for claim in claims:
+                note(claim)
+
+        await self.tasks.run()
 
 
 class OneByOne(Ours):

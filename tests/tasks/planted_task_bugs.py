@@ -15,10 +15,11 @@ import anyio
 from intervalq.tasks import rules
 from intervalq.tasks._session import commit as _commit
 from intervalq.tasks._session.batcher import Batcher
+from intervalq.tasks._session.begun import Begun
 from intervalq.tasks._session.cancelled import CancelledClaims
 from intervalq.tasks._session.demand import Callers, Request
 from intervalq.tasks._session.session import WorkSession
-from intervalq.tasks._worker import outcomes
+from intervalq.tasks._worker import chunks, outcomes
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
 
 Plant = Callable[[], Iterator[None]]
@@ -228,6 +229,44 @@ def _() -> Iterator[None]:
         return Change(row.id, row.version, delay=delay, attempt=row.attempt + 1 - row.begun)
 
     return instead(outcomes, "snoozed", counted)
+
+
+@bug("chunk-acknowledged-in-part", "chunks")
+def _() -> Iterator[None]:
+    """Only the first task of a chunk is acknowledged together with the changes that its function returned."""
+
+    async def first(session: WorkSession, claims: Any, changes: Any) -> None:
+        await _commit.ack_with(session, claims[:1], changes)
+        for claim in claims[1:]:
+            session.settled(claim)
+
+    return instead(chunks, "ack_with", first)
+
+
+@bug("chunk-begins-unreported", "chunks")
+def _() -> Iterator[None]:
+    """The store isn't told that the tasks of a chunk have begun."""
+    return instead(Begun, "add", lambda self, claims, at: None)
+
+
+@bug("chunk-goes-on-without-claims", "chunks-lossy")
+def _() -> Iterator[None]:
+    """A chunk whose claims were all lost isn't cancelled."""
+    return instead(chunks.Chunk, "one_lost", lambda self: None)
+
+
+@bug("chunk-failures-forgotten", "chunks")
+def _() -> Iterator[None]:
+    """If a function raises, its chunk is acknowledged."""
+    failed = outcomes.Outcomes.failed
+
+    def done(self: Any, claim: Any, error: BaseException) -> None:
+        if isinstance(error, RuntimeError) and claim.queue == "c":
+            self._batcher.done(claim)
+        else:
+            failed(self, claim, error)
+
+    return instead(outcomes.Outcomes, "failed", done)
 
 
 def iter_dict(owner: dict[Any, Any], key: object, value: object) -> Iterator[None]:

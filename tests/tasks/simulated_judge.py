@@ -48,6 +48,8 @@ class Call:
     began: float
     lost: float | None = None
     """When its session was removed."""
+    settles: bool = False
+    """Whether the function settles the task itself, and may go on with others of its chunk."""
 
 
 @dataclass(slots=True)
@@ -126,7 +128,8 @@ class Judge:
             return
         if claim._row.alone and not row.begun:
             self.broken(f"{who} begins {claim.value} alone, and has not told the store")
-        if any(each.claim.key == claim.key for each in self.running if claim.key is not None):
+        beside = [(each.claim.queue, each.claim.key) for each in self.running if not each.settles]
+        if claim.key is not None and (claim.queue, claim.key) in beside:
             self.broken(f"{who} begins {claim.value}, and another one of {claim.key} runs")
         if claim.id not in self.unsure and claim.attempt != 1 + self.failed[claim.id]:
             self.broken(f"attempt {claim.attempt} of {claim.value}: {self.failed[claim.id]} have failed")

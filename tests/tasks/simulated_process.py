@@ -11,10 +11,11 @@ import anyio
 import anyio.lowlevel
 
 from intervalq import IntervalQueue
-from intervalq.errors import DependencyError, StoreError
+from intervalq.errors import ClaimLost, DependencyError, StoreError
 from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
 from intervalq.tasks.rules import Depend
 from intervalq.testing.simulation.loop import Process, ProcessClock
+from tasks.simulated_judge import Call
 from tasks.simulated_network import Connection, WakingConnection
 
 if TYPE_CHECKING:
@@ -47,12 +48,24 @@ class Worker:
         self._serve("m", self.timed, "m", max_attempts=2, timeout=OF_M, backoff=0.1)
         self._serve("q", self.quick, "q", on_dependency=self._refused)
         self._serve("poison", self.poisoned, "poison", max_attempts=2, backoff=0.2)
+        if world.mix.chunks:
+            self._serve_chunks()
 
     def _serve(self, group: str, function: Callable[[Claim], Any], *queues: str, **options: Any) -> None:
         many = 1 if group == "poison" else self.world.dice.randint(1, 3)
         self.seat.many[group] = many
         options = {"max_attempts": None} | options
         self.tasks.worker(*queues, concurrency=many, **options)(partial(self._called, group, function))
+
+    def _serve_chunks(self) -> None:
+        dice = self.world.dice
+        many, batch = dice.randint(1, 3), dice.choice([2, 5, 30])
+        self.seat.many["c"] = many * batch
+        pace = IntervalQueue("pace", interval=0.2, store=self.world.pace) if dice.random() < 0.3 else None
+        self.tasks.worker(
+            "c", batch=batch, within=dice.choice([0, 0.02, 0.5]), concurrency=many, queue=pace,
+            max_attempts=dice.choice([None, 4]), backoff=0.2,
+        )(partial(self._called_with_chunk, pace is not None))  # fmt: skip
 
     def start(self) -> None:
         if not self.world.over:
@@ -122,6 +135,50 @@ class Worker:
         finally:
             if not world.over:
                 world.judge.ends(call, failed=failed)
+
+    async def _called_with_chunk(self, paced: bool, claims: list[Claim]) -> Any:
+        """`_called` for a chunk: each of its tasks is one to the judge."""
+        world = self.world
+        world.runs += len(claims)
+        world.network.say(f"{self.process.name} runs {[claim.value for claim in claims]}")
+        if len({claim.key for claim in claims if claim.key}) < sum(claim.key is not None for claim in claims):
+            world.network.broken(f"{self.process.name} has two tasks of a key in a chunk")
+        calls = [world.judge.begins(self.process, "c", claim, paced=paced) for claim in claims]
+        failed = False
+        try:
+            return await self.chunk(calls)
+        except BaseException as error:
+            failed = not isinstance(error, asyncio.CancelledError) or error.args == ("by itself",)
+            failed = failed and not isinstance(error, Snooze | ClaimLost)
+            raise
+        finally:
+            for call in calls if not world.over else ():
+                world.judge.ends(call, failed=failed and call.claim.open)
+
+    async def chunk(self, calls: list[Call]) -> Any:
+        """A function that settles some of its claims itself."""
+        dice = self.world.dice
+        new = self.tasks.new
+        await anyio.sleep(dice.choice([0.0, dice.expovariate(10), dice.uniform(0, 4)]))
+        if self.world.mix.lost and dice.random() < 0.1:
+            await anyio.sleep(dice.uniform(1, 25))
+        for call in calls:
+            claim, chance = call.claim, dice.random()
+            call.settles = chance < 0.3
+            try:
+                if chance < 0.2:
+                    await claim.ack(new("ledger", claim.value))
+                elif chance < 0.25:
+                    await claim.snooze(dice.uniform(0, 1))
+                elif chance < 0.3:
+                    await claim.release()
+            except ClaimLost:
+                if dice.random() < 0.3:
+                    raise
+        self._fails(dice.random())
+        if dice.random() < 0.1:
+            return [new("ledger", -1), Depend("nobody", 0)]
+        return [new("ledger", call.claim.value) for call in calls if call.claim.open]
 
     async def work(self, claim: Claim) -> Any:
         dice = self.world.dice

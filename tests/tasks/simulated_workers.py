@@ -64,6 +64,8 @@ class Mix:
     """How many tasks kill their worker."""
     cancels: int = 0
     """How many times an operator cancels tasks; functions snooze now and then, too."""
+    chunks: bool = False
+    """Whether there are tasks that are done in chunks, too."""
 
 
 MIXES = {
@@ -75,10 +77,13 @@ MIXES = {
     "hands": Mix(hands=3),
     "operators": Mix(cancels=6),
     "operators-lossy": Mix(lost=0.05, slow=0.02, stalls=1, crashes=1, cancels=6),
+    "chunks": Mix(chunks=True),
+    "chunks-cancelled": Mix(chunks=True, cancels=6),
+    "chunks-lossy": Mix(lost=0.05, slow=0.03, stalls=1, crashes=1, stops=0.5, exits=0.01, chunks=True),
     "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
 }
 
-QUEUES = ("a", "b", "k", "m", "q", "h", "poison")
+QUEUES = ("a", "b", "c", "k", "m", "q", "h", "poison")
 
 
 @dataclass(slots=True)
@@ -202,9 +207,13 @@ class World:
         for number in range(first, dice.randint(20, 60), 2):
             await anyio.sleep(dice.expovariate(2))
             queue = dice.choice(["a", "b", "k", "m", "h"] if self.hands else ["a", "b", "k", "m"])
-            if dice.random() < 0.04:
+            if dice.random() < (0.2 if self.mix.chunks else 0.04):
                 await self._insert_many(tasks, 100 * number + 2000)
-            key = f"key{dice.randrange(3)}" if queue == "k" else None
+            if self.mix.chunks and dice.random() < 0.5:
+                queue = "c"
+            key = (
+                f"key{dice.randrange(3)}" if queue == "k" or (queue == "c" and dice.random() < 0.3) else None
+            )
             await self._insert(tasks, queue, number, key)
         if first == 0:
             for number in range(self.mix.poison):
@@ -252,7 +261,8 @@ class World:
     async def _insert_many(self, tasks: Tasks, first: int) -> None:
         """Insert tasks that take nearly no time, all at once."""
         numbers = range(first, first + self.dice.randint(10, 60))
-        parts = [tasks.new("q", number, id=f"own{number}") for number in numbers]
+        queue = "c" if self.mix.chunks else "q"
+        parts = [tasks.new(queue, number, id=f"own{number}") for number in numbers]
         try:
             await tasks.modify(*parts)
         except StoreUnavailable:

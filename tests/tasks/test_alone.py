@@ -10,7 +10,7 @@ import anyio
 from intervalq.tasks import Task
 from intervalq.tasks._session.alone import PATIENCE
 from intervalq.tasks._session.begun import REPORTED_AFTER
-from intervalq.tasks._worker.pool import FIRST, SHARE
+from intervalq.tasks._worker.intake import FIRST, SHARE
 from intervalq.tasks.rules import Work
 from intervalq_stores.memory.tasks import MemoryTaskStore
 from tasks.fake_store import FakeStore, handle, until

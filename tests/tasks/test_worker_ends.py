@@ -91,7 +91,7 @@ async def test_a_function_that_swallows_its_cancellation_harms_only_itself(backe
             group.start_soon(tasks.run)
             await anyio.sleep(1)
             await store.force(id_, queue="elsewhere")
-            tasks._pools[0]._ahead = 3  # so that others wait for this runner
+            tasks._pools[0].intake._ahead = 3  # so that others wait for this runner
             await tasks.put("q", range(1, 4))
             await until(lambda: len(ended) == 4)
             tasks.stop()
@@ -141,7 +141,7 @@ async def test_a_thousand_claims_ahead_that_are_lost_are_only_lost() -> None:
             if task.value == 5000 and task.attempt == 1:
                 await store.lapse()
                 tasks._session().lapsed()
-                assert sum(len(pool._waiting) for pool in tasks._pools) > 990
+                assert sum(len(pool.intake.waiting) for pool in tasks._pools) > 990
 
         await tasks.put("q", range(100))
         async with anyio.create_task_group() as group:

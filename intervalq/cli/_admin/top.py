@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import signal
 import sys
-from functools import partial
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import anyio
 import click
 from rich.live import Live
+from rich.table import Table
 
 from intervalq._show import console, print_table
 from intervalq.cli._admin.command import inspect_all
@@ -17,17 +19,35 @@ from intervalq.cli._admin.states import table
 from intervalq.cli._options import examples, store_option
 from intervalq.errors import InvalidOption
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def every_option(function: F) -> F:
+    """`--every`."""
+    return click.option(
+        "--every",
+        type=click.FloatRange(0.1, 3600),
+        default=1.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time between two looks at the store.",
+    )(function)
+
+
+def shows_once(every: float, *, once: bool) -> bool:
+    """Whether to show a table once, because nobody could see it change.
+
+    Raises:
+        InvalidOption: `every` is no number.
+    """
+    if math.isnan(every):  # no range excludes it
+        raise InvalidOption("--every must be a number of seconds, not nan")
+    return once or not sys.stdout.isatty()
+
 
 @click.command(epilog=examples("intervalq top", "intervalq top api --every 0.2"))
 @click.argument("name", required=False)
-@click.option(
-    "--every",
-    type=click.FloatRange(0.1, 3600),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two looks at the store.",
-)
+@every_option
 @click.option("--once", is_flag=True, help="Show the queues once and exit.")
 @store_option
 def top(name: str | None, *, every: float, once: bool, store: str | None) -> None:
@@ -36,15 +56,18 @@ def top(name: str | None, *, every: float, once: bool, store: str | None) -> Non
     Of the keys of each queue it shows the 20 with the most outstanding tickets, and how many more there are.
     Also how much of each limit is left, and which of them binds.
     """
-    if math.isnan(every):  # no range excludes it
-        raise InvalidOption("--every must be a number of seconds, not nan")
-    if once or not sys.stdout.isatty():
+    if shows_once(every, once=once):
         print_table(table(anyio.run(inspect_all, store, name)))
-    else:
-        anyio.run(partial(_live, name, store, every))
+        return
+
+    async def look() -> Table:
+        return table(await inspect_all(store, name))
+
+    anyio.run(live_table, look, every)
 
 
-async def _live(name: str | None, store: str | None, every: float) -> None:
+async def live_table(look: Callable[[], Awaitable[Table]], every: float) -> None:
+    """Show a table again and again, until a signal."""
     async with anyio.create_task_group() as group:
 
         async def until_signalled() -> None:
@@ -55,5 +78,5 @@ async def _live(name: str | None, store: str | None, every: float) -> None:
         group.start_soon(until_signalled)
         with Live(console=console(), auto_refresh=False, screen=True) as live:
             while True:
-                live.update(table(await inspect_all(store, name)), refresh=True)
+                live.update(await look(), refresh=True)
                 await anyio.sleep(every)

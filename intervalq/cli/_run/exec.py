@@ -29,7 +29,7 @@ from intervalq.cli._options import (
 from intervalq.cli._run.program import NOT_FOUND, NOT_STARTED
 from intervalq.errors import InvalidOption
 
-_TEMPORARY = 75
+TEMPORARY = 75
 """EX_TEMPFAIL of sysexits.h: a later try may succeed."""
 
 _FAREWELL = 5.0
@@ -82,11 +82,11 @@ def exec_(
     plan = queue._plan(cost=cost_of(costs))
     shared_store(store)
     seconds = wait_of(timeout)
-    _check(command[0])
+    check_program(command[0])
     ctx.exit(anyio.run(_become, queue, plan, seconds, command))
 
 
-def _check(program: str) -> None:
+def check_program(program: str) -> None:
     """Fail before the wait if the program can't be run."""
     if shutil.which(program) is not None:
         return
@@ -97,7 +97,7 @@ def _check(program: str) -> None:
 
 async def _become(queue: IntervalQueue, plan: Plan, seconds: float | None, command: tuple[str, ...]) -> int:
     """Become the command in the next slot; returns, with the exit code, only if it could not begin."""
-    code = _TEMPORARY
+    code = TEMPORARY
     async with anyio.create_task_group() as group:
 
         async def heed() -> None:

@@ -51,7 +51,9 @@ class TaskCommands(Commands):
         "ack": "_tasks.shell:ack",
         "nak": "_tasks.shell:nak",
         "modify": "_tasks.shell:modify",
+        "lock": "_tasks.lock:lock",
         "sessions": "_tasks.command:sessions",
+        "top": "_tasks.top:top",
     }
 
 
@@ -103,7 +105,7 @@ def on_tasks(store: str | None, action: Callable[[Tasks], Awaitable[R]]) -> R:
     return anyio.run(do)
 
 
-def _none(what: str, store: str | None) -> str:
+def none_found(what: str, store: str | None) -> str:
     """The message instead of an empty table; it names the store, which may be the wrong one."""
     return f"no {what} in {escaped(open_task_store(store).url)}"
 
@@ -125,7 +127,7 @@ def list_(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -
     elif found:
         print_table(task_table(found))
     else:
-        click.echo(_none("tasks" + (f" of queue {short(queue)}" if queue else ""), store))
+        click.echo(none_found("tasks" + (f" of queue {short(queue)}" if queue else ""), store))
 
 
 @click.command(epilog=examples("intervalq tasks queues", "intervalq tasks queues --prefix mail --json"))
@@ -145,7 +147,7 @@ def queues(prefix: str, store: str | None, *, as_json_: bool) -> None:
     elif found:
         print_table(queue_table(found))
     else:
-        click.echo(_none(f"queues that begin with {short(prefix)}" if prefix else "queues", store))
+        click.echo(none_found(f"queues that begin with {short(prefix)}" if prefix else "queues", store))
 
 
 @click.command(epilog=examples("intervalq tasks show 1001", "intervalq tasks show 1001 --json"))
@@ -185,7 +187,7 @@ def dead(queue: str | None, limit: int, store: str | None, *, as_json_: bool) ->
     elif found:
         print_table(dead_table(found))
     else:
-        click.echo(_none("dead-letter tasks" + (f" of queue {short(queue)}" if queue else ""), store))
+        click.echo(none_found("dead-letter tasks" + (f" of queue {short(queue)}" if queue else ""), store))
 
 
 async def _dead(handle: Tasks, queue: str | None, limit: int) -> list[Task]:
@@ -210,7 +212,7 @@ def sessions(store: str | None, *, as_json_: bool) -> None:
     elif found:
         print_table(session_table(found))
     else:
-        click.echo(_none("sessions", store))
+        click.echo(none_found("sessions", store))
 
 
 def _print_fields(found: list[Task]) -> None:

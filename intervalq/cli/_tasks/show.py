@@ -17,7 +17,7 @@ from intervalq.tasks import QueueStats, Task, UnreadableValue, WorkerSession
 from intervalq.tasks._claim.progress import Report, read
 from intervalq.tasks.rules import COUNTED
 
-_WIDEST: Final = 60
+WIDEST: Final = 60
 """The most characters of a value or an error in a table; `show` prints all of it."""
 
 
@@ -94,42 +94,42 @@ def condition(task: Task, now: float) -> str:
 
 def task_table(tasks: Sequence[Task]) -> Table:
     """Tasks, one per line."""
-    made = _table("id", "queue", "key", "state", "attempt", "progress", "value")
+    made = bare_table("id", "queue", "key", "state", "attempt", "progress", "value")
     now = time.time()
     for task in tasks:
         made.add_row(
-            _text(task.id),
-            _text(task.queue),
-            _text(task.key or ""),
+            shown_text(task.id),
+            shown_text(task.queue),
+            shown_text(task.key or ""),
             condition(task, now),
             str(task.attempt),
-            _text(report(task), _WIDEST // 2),
-            _text(json.dumps(value_of(task)), _WIDEST),
+            shown_text(report(task), WIDEST // 2),
+            shown_text(json.dumps(value_of(task)), WIDEST),
         )
     return made
 
 
 def dead_table(tasks: Sequence[Task]) -> Table:
     """Dead-letter tasks and their errors, one per line."""
-    made = _table("id", "queue", "attempts", "died", "error")
+    made = bare_table("id", "queue", "attempts", "died", "error")
     now = time.time()
     for task in tasks:
         made.add_row(
-            _text(task.id),
-            _text(task.queue),
+            shown_text(task.id),
+            shown_text(task.queue),
             str(task.attempt),
             f"{seconds(max(0.0, now - task.modified))} ago",
-            _text(task.error, _WIDEST),
+            shown_text(task.error, WIDEST),
         )
     return made
 
 
 def queue_table(queues: Sequence[QueueStats]) -> Table:
     """Queues, one per line."""
-    made = _table("queue", "tasks", "ready", "claimed", "future", "inbox", "most claims")
+    made = bare_table("queue", "tasks", "ready", "claimed", "future", "inbox", "most claims")
     for queue in queues:
         figures = (queue.size, queue.ready, queue.claimed, queue.future, queue.inbox, queue.most_claims)
-        made.add_row(_text(queue.name), *(_about(figure, exact=queue.exact) for figure in figures))
+        made.add_row(shown_text(queue.name), *(_about(figure, exact=queue.exact) for figure in figures))
     return made
 
 
@@ -140,13 +140,13 @@ def _about(figure: int, *, exact: bool) -> str:
 
 def session_table(sessions: Sequence[WorkerSession]) -> Table:
     """Sessions, one per line."""
-    made = _table("session", "process", "consumer", "started", "last heartbeat", "lapses after")
+    made = bare_table("session", "process", "consumer", "started", "last heartbeat", "lapses after")
     now = time.time()
     for session in sessions:
         made.add_row(
-            _text(session.id),
-            _text(process(session)),
-            _text(session.consumer or "-"),
+            shown_text(session.id),
+            shown_text(process(session)),
+            shown_text(session.consumer or "-"),
             f"{seconds(max(0.0, now - session.started))} ago",
             f"{seconds(max(0.0, now - session.beaten))} ago",
             seconds(session.expiry),
@@ -214,17 +214,19 @@ def _lines(text: str) -> Iterable[tuple[int, str]]:
     return enumerate(text.split("\n"))
 
 
-def _text(text: str, limit: int | None = None) -> Text:
+def shown_text(text: str, limit: int | None = None) -> Text:
+    """Text for a cell of a table, without control characters, and cut."""
     return Text(escaped(text, limit), no_wrap=True, overflow="ellipsis")
 
 
-def _table(*columns: str) -> Table:
+def bare_table(*columns: str) -> Table:
+    """An empty table with these columns."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     figures = {"tasks", "ready", "claimed", "future", "inbox", "most claims", "attempt", "attempts"}
     for column in columns:
         made.add_column(
             column,
             justify="right" if column in figures else "left",
-            no_wrap=column not in {"value", "error"},  # these are cut to fit
+            no_wrap=column not in {"value", "error", "note"},  # these are cut to fit
         )
     return made

@@ -121,6 +121,15 @@ class Batcher:
             claim.open = False
             self.poke()
 
+    def all_done(self, claims: Sequence[Claim]) -> None:
+        """See `done`."""
+        for claim in claims:
+            if claim._range is None:
+                self.done(claim)
+        self.begun.ended(claims)
+        self._ranges.all_done(claims, self.claims, self._now)
+        self.poke()
+
     def began(self, claim: Claim, at: float) -> None:
         """Note that a function runs the task since `at`; if it runs long, that is reported to the store."""
         claim._began = True

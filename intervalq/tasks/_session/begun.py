@@ -20,6 +20,7 @@ those
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from intervalq._timing.backends import Waker, wakers
@@ -36,6 +37,18 @@ class Begun:
         self.since: dict[Claim, float] = {}
         """When each has begun. Callers remove ended ones directly, for speed: there are many."""
         self._wakers: dict[Claim, Waker] = {}
+
+    def add(self, claims: Sequence[Claim], at: float) -> None:
+        """Note that these begin; see `Batcher.began`."""
+        new = [claim for claim in claims if not claim._began]
+        for claim in new:
+            claim._began = True
+        self.since.update(dict.fromkeys(new, at))
+
+    def ended(self, claims: Sequence[Claim]) -> None:
+        """Note that these have ended."""
+        for claim in claims:
+            self.since.pop(claim, None)
 
     async def first(self, claim: Claim) -> None:
         """Wait until the start of a task is reported to the store, or can't be."""

@@ -1,4 +1,4 @@
-"""Settles a claim together with other changes: in one change of tasks, or in a user's transaction."""
+"""Settles claims together with other changes: in one change of tasks, or in a user's transaction."""
 
 from __future__ import annotations
 
@@ -24,25 +24,41 @@ from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactiona
 
 
 async def ack_with(
-    session: OwnSession, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]
+    session: OwnSession, claims: Sequence[Claim], changes: Sequence[Insert | Change | Delete | Depend]
 ) -> None:
-    """See `Claim.ack`."""
-    refuse_plain(claim, "changes in the step of its acknowledgement")
-    await session.renewed(claim)
-    _check_open(claim)
-    own = [part for part in changes if isinstance(part, Change | Delete) and part.id == claim.id]
-    others = [part for part in changes if part not in own]
-    mine = [_settling(part, claim) for part in own] or [Delete(claim.id, claim.version)]
-    command = modification((*others, *mine), _session_of(claim))
-    claim.open = False  # nobody else may settle it in the meantime
+    """See `Claim.ack`; several claims are acknowledged together, all or none."""
+    for claim in claims:
+        refuse_plain(claim, "changes in the step of its acknowledgement")
+        await session.renewed(claim)
+    command = _settlement(claims, changes)
+    for claim in claims:
+        claim.open = False  # nobody else may settle it in the meantime
     try:
-        await _until_known(session, claim, command)
+        await _until_known(session, claims, command)
     except BaseException:
-        claim.open = session.holds(claim)
+        for claim in claims:
+            claim.open = session.holds(claim)
         raise
-    session.batcher.forget(claim)
+    for claim in claims:
+        session.batcher.forget(claim)
     if command.inserts or command.changes:
         session.batcher.ask_now()  # follow-up tasks may be for a worker of this process
+
+
+def _settlement(claims: Sequence[Claim], changes: Sequence[Insert | Change | Delete | Depend]) -> Modify:
+    """The changes, among them those of the claimed tasks; a task that isn't changed is deleted."""
+    parts: list[Insert | Change | Delete | Depend] = [*changes]
+    places = {part.id: place for place, part in enumerate(parts) if isinstance(part, Change | Delete)}
+    for claim in claims:
+        _check_open(claim)
+        place = places.get(claim.id)
+        if place is None:
+            parts.append(Delete(claim.id, claim.version))
+        else:
+            part = parts[place]
+            assert isinstance(part, Change | Delete)
+            parts[place] = _settling(part, claim)
+    return modification(parts, _session_of(claims[0]))
 
 
 def _checkpoint(part: Change, claim: Claim) -> Change:
@@ -117,7 +133,7 @@ def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
     )
 
 
-async def _until_known(session: OwnSession, claim: Claim, command: Modify) -> None:
+async def _until_known(session: OwnSession, claims: Sequence[Claim], command: Modify) -> None:
     """Send the command until there is an answer, for at most a minute."""
     outage = LoopOutage()
     was_sent = False
@@ -125,36 +141,46 @@ async def _until_known(session: OwnSession, claim: Claim, command: Modify) -> No
         try:
             await session.store.apply(command)
         except DependencyError as error:
-            if claim.id not in (*error.changes, *error.deletes, *error.claims):
+            named = {*error.changes, *error.deletes, *error.claims}
+            lost = [claim for claim in claims if claim.id in named]
+            if not lost:
                 raise
-            if was_sent and await _is_done(session, claim, command):
+            if was_sent and await _is_done(session, claims, command):
                 return
-            session.gone(claim)
-            raise claim._lost() from error
+            for claim in lost:
+                session.gone(claim)
+            raise lost[0]._lost() from error
         except (StoreUnavailable, TransactionConflict) as error:
             was_sent = was_sent or isinstance(error, StoreUnavailable)
             if outage.failed():
                 raise
-            if not session.holds(claim):
-                raise claim._lost() from error
+            for claim in claims:
+                if not session.holds(claim):
+                    raise claim._lost() from error
             await outage.pause()
         else:
             return
 
 
-async def _is_done(session: OwnSession, claim: Claim, command: Modify) -> bool:
-    """Whether the call whose answer was lost has settled the task, so that it was not somebody else's.
+async def _is_done(session: OwnSession, claims: Sequence[Claim], command: Modify) -> bool:
+    """Whether the call whose answer was lost has settled the tasks, so that it was not somebody else.
 
-    Then the task is gone; or, if it was to be changed, it is as changed, unless others have changed it since.
+    Then each task is gone; or, if it was to be changed, it is as changed, unless others changed it since.
     """
-    if claim._row.until is not None or not session.holds(claim):
+    if not all(claim._row.until is None and session.holds(claim) for claim in claims):
         return False
-    rows = await session.store.apply(Select(ids=(claim.id,)))
-    asked = [part for part in command.changes if part.id == claim.id]
-    done = bool(asked) if rows else True
-    if rows and asked and rows[0].version == claim.version + 1:
-        done = asked[0].queue in {None, rows[0].queue} and asked[0].json in {None, rows[0].json}
-    return done and (await session.store.apply(Beat(_session_of(claim)))).alive
+    rows = {row.id: row for row in await session.store.apply(Select(ids=tuple(c.id for c in claims)))}
+    asked = {part.id: part for part in command.changes}
+    if not all(_is_as_asked(claim, rows.get(claim.id), asked.get(claim.id)) for claim in claims):
+        return False
+    return (await session.store.apply(Beat(_session_of(claims[0])))).alive
+
+
+def _is_as_asked(claim: Claim, row: Row | None, part: Change | None) -> bool:
+    if row is None or part is None:
+        return row is None
+    changed = row.version == claim.version + 1
+    return not changed or (part.queue in {None, row.queue} and part.json in {None, row.json})
 
 
 def _session_of(claim: Claim) -> str:

@@ -25,7 +25,8 @@ class OpenRange:
         row = Row("", 1, queue, 0, "", claims=1, attempt=begun, session=session, begun=begun)
         middle, end = row[1:4], row[5:]
         # Built by position and in one go, because there are very many.
-        self.rows = [Row._make((f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
+        new = tuple.__new__
+        self.rows = [new(Row, (f"{prefix}{number}", *middle, json, *end)) for number, json in tasks]
         self._reported = 0  # how many, from the first on, the store knows to be settled
         self._open = len(self.rows)
         self._claims: list[Claim] = []
@@ -40,6 +41,12 @@ class OpenRange:
         if change is not None:
             self._failed.append(Failed(_number(claim._row), _again(claim._row, change)))
         self._open -= 1
+        self.is_new = True
+        return not self._open
+
+    def done(self, count: int) -> bool:
+        """Settle several tasks that are done; returns whether the last one was among them."""
+        self._open -= count
         self.is_new = True
         return not self._open
 
@@ -94,6 +101,21 @@ class OpenRanges:
         if ranged.settle(claim, change):
             self._open.remove(ranged)
             self.finished.append(ranged.finished())
+
+    def all_done(self, claims: Sequence[Claim], held: dict[str, Claim], now: Callable[[], float]) -> None:
+        """Settle those of the claims that are in ranges and `held`, and remove them there: they are done."""
+        counts: dict[OpenRange, int] = {}
+        for claim in claims:
+            ranged = claim._range
+            if isinstance(ranged, OpenRange) and held.pop(claim._row.id, None) is claim:
+                claim.open = False
+                counts[ranged] = counts.get(ranged, 0) + 1
+        for ranged, count in counts.items():
+            if not ranged.is_new:
+                ranged.since = now()
+            if ranged.done(count):
+                self._open.remove(ranged)
+                self.finished.append(ranged.finished())
 
     def since(self) -> float:
         """Since when there have been unreported settlements."""

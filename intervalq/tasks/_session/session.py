@@ -228,7 +228,7 @@ class WorkSession:
 
     async def ack_with(self, claim: Claim, changes: Sequence[Insert | Change | Delete | Depend]) -> None:
         """See `Claim.ack`."""
-        await ack_with(self, claim, changes)
+        await ack_with(self, [claim], changes)
 
     def commit(self, claim: Claim, isolation: Isolation) -> AbstractAsyncContextManager[Any]:
         """See `Claim.commit`."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar
 
 import anyio
 from anyio import to_thread
 
 from intervalq._timing.backoff import backoff
-from intervalq.errors import IntervalqError, TransactionConflict, plain
-from intervalq.tasks._claim.task import Claim
-from intervalq.tasks._worker.job import Job, Run
+from intervalq.errors import IntervalqError, TransactionConflict
+from intervalq.tasks._worker.job import Job
+
+A = TypeVar("A")
 
 log: Final = logging.getLogger("intervalq")
 
@@ -22,20 +23,27 @@ _CONFLICTS: Final = 5
 """How many times a function is run again if its transaction conflicts with another one."""
 
 
-class Calls:
-    """The calls of one function."""
+class Calls(Generic[A]):
+    """The calls of one function for claims, or for chunks."""
 
-    def __init__(self, job: Job, began: Callable[[Claim], bool]) -> None:
-        """`began` is called when a paced function is about to begin, and returns whether it may."""
+    def __init__(self, job: Job, function: Callable[[A], Any], began: Callable[[A], bool]) -> None:
+        """Prepare calls of a job.
+
+        Args:
+            job: how its function is called.
+            function: calls the job's function.
+            began: called when a paced function is about to begin; returns whether it may.
+        """
         self._job = job
+        self._function = function
         self._began = began
         self._waits: set[anyio.CancelScope] = set()  # for slots
         self._is_async = inspect.iscoroutinefunction(job.function)
-        untimed: Run = cast("Run", job.function) if self._is_async else self._in_thread
-        self._call: Run = untimed if job.timeout is None else self._timed
-        self.begin: Run = self._call if job.pace is None else self._paced
+        untimed: Callable[[A], Awaitable[Any]] = function if self._is_async else self._in_thread
+        self._call = untimed if job.timeout is None else self._timed
+        self.begin = self._call if job.pace is None else self._paced
 
-    async def _paced(self, claim: Claim) -> Any:  # noqa: ANN401 - the function's result
+    async def _paced(self, given: A) -> Any:  # noqa: ANN401 - the function's result
         assert self._job.pace is not None
         async with AsyncExitStack() as stack:
             with anyio.CancelScope() as scope:
@@ -43,37 +51,37 @@ class Calls:
                 try:
                     await stack.enter_async_context(self._job.pace.slot())
                 except IntervalqError as error:
-                    log.warning("task %s of queue %r got no slot: %s", plain(claim.id), claim.queue, error)
+                    log.warning("a task of queues %s got no slot: %s", ", ".join(self._job.queues), error)
                     raise NoSlotError from error
                 finally:
                     self._waits.discard(scope)
-            if scope.cancel_called or not self._began(claim):
+            if scope.cancel_called or not self._began(given):
                 raise NoSlotError
-            return await self._call(claim)
+            return await self._call(given)
 
     def stop(self) -> None:
         """Prevent calls that still wait for a slot from beginning."""
         for scope in self._waits:
             scope.cancel()
 
-    async def again(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
+    async def again(self, given: A) -> Any:  # noqa: ANN401 - as above
         """Run a function again after its transaction conflicted with another one."""
         for attempt in range(1, _CONFLICTS):
             await anyio.sleep(backoff(attempt, 0.01))
             try:
-                return await self._call(claim)
+                return await self._call(given)
             except TransactionConflict:
                 pass
-        return await self._call(claim)
+        return await self._call(given)
 
-    async def _timed(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
+    async def _timed(self, given: A) -> Any:  # noqa: ANN401 - as above
         with anyio.fail_after(self._job.timeout):
-            return await (self._job.function(claim) if self._is_async else self._in_thread(claim))
+            return await (self._function(given) if self._is_async else self._in_thread(given))
 
-    async def _in_thread(self, claim: Claim) -> Any:  # noqa: ANN401 - as above
+    async def _in_thread(self, given: A) -> Any:  # noqa: ANN401 - as above
         # A limiter of its own: there may be more runners than shared threads.
         own = anyio.CapacityLimiter(1)
-        result = await to_thread.run_sync(self._job.function, claim, abandon_on_cancel=True, limiter=own)
+        result = await to_thread.run_sync(self._function, given, abandon_on_cancel=True, limiter=own)
         return await result if inspect.isawaitable(result) else result
 
 

@@ -1,8 +1,9 @@
-"""A function that runs tasks: its options, and its possible results."""
+"""A function that runs tasks, one by one or in chunks: its options, and its possible results."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,22 +14,46 @@ from intervalq.tasks._worker.policy import Policy
 from intervalq.tasks.rules import Change, Delete, Depend, Insert
 
 Result = None | Insert | Change | Delete | Depend | Sequence[Insert | Change | Delete | Depend]
-Run = Callable[[Claim], Awaitable[Any]]
-Work = Run | Callable[[Claim], Any]
+Work = Callable[[Claim], Any]
+ChunkWork = Callable[[list[Claim]], Any]
 Refused = Callable[[Claim, DependencyError], Any]
+ChunkRefused = Callable[[list[Claim], DependencyError], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A function and how it is run. See `Tasks.worker`."""
 
-    function: Work
+    function: Callable[[Any], Any]
+    """A `Work`; or a `ChunkWork`, if there is a `batch`."""
     queues: tuple[str, ...]
     pace: IntervalQueue | None
     concurrency: int | None
     policy: Policy
     timeout: float | None
-    on_dependency: Refused | None = None
+    on_dependency: Callable[[Any, DependencyError], Any] | None = None
+    batch: int | None = None
+    """How many claims the function gets at most; None: one, and not in a list."""
+    within: float = 0.0
+    """For how many seconds a chunk that isn't full waits for further tasks."""
+
+
+def check_function(function: Callable[..., Any]) -> None:
+    """Refuse a function that can't be called with one argument.
+
+    Raises:
+        InvalidOption: it can't.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some that are written in C don't tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise InvalidOption(
+            f"a worker's function is called with a claim, or with a list of them if batch= is given: {error}"
+        ) from None
 
 
 def changes_of(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - checked here

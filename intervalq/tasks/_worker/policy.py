@@ -66,6 +66,12 @@ class Policy:
             return None
         return dead(row, f"{row.error or 'no result'} ({before} attempts)", before)
 
+    def is_last(self, claim: Claim) -> bool:
+        """Whether a task had attempts before, and has one left."""
+        row = claim._row
+        before = row.attempt - row.begun
+        return self.max_attempts is not None and 0 < before == self.max_attempts - 1
+
     def failed(self, claim: Claim, error: BaseException) -> Change:
         """The change of a task whose function raised."""
         row, attempt = claim._row, claim.attempt

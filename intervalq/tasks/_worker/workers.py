@@ -6,25 +6,27 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import anyio
 
 from intervalq._queue.options import Duration, wait_of, whole
 from intervalq._queue.queue import IntervalQueue
 from intervalq._spec import parse
-from intervalq.errors import InvalidOption, StoreError, StoreUnavailable
+from intervalq.errors import DependencyError, InvalidOption, StoreError, StoreUnavailable, short
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._session.lifecycle import Lifecycle
-from intervalq.tasks._worker.job import Job, Refused, Work
+from intervalq.tasks._worker.job import ChunkRefused, ChunkWork, Job, Refused, Work, check_function
 from intervalq.tasks._worker.policy import Policy
 from intervalq.tasks._worker.pool import WorkerPool
 from intervalq.tasks.rules import Count
-from intervalq.tasks.store import TaskStore
+from intervalq.tasks.store import MAX_ROWS, TaskStore
 
 log: Final = logging.getLogger("intervalq")
 
 F = TypeVar("F", bound=Work)
+C = TypeVar("C", bound=ChunkWork)
+A = TypeVar("A", bound=Callable[[Any], Any])
 
 _EMPTY_POLL: Final = 0.05
 _LOOK: Final = 10
@@ -41,6 +43,7 @@ class Workers(Lifecycle):
         self._counts: Counter[str] = Counter()  # of earlier runs
         self._stopping: anyio.Event | None = None
 
+    @overload
     def worker(
         self,
         *queues: str,
@@ -50,7 +53,34 @@ class Workers(Lifecycle):
         backoff: Duration = 1.0,
         timeout: Duration | None = None,
         on_dependency: Refused | None = None,
-    ) -> Callable[[F], F]:
+    ) -> Callable[[F], F]: ...
+
+    @overload
+    def worker(
+        self,
+        *queues: str,
+        batch: int,
+        within: Duration | None = None,
+        queue: IntervalQueue | None = None,
+        concurrency: int | None = None,
+        max_attempts: int | None = 5,
+        backoff: Duration = 1.0,
+        timeout: Duration | None = None,
+        on_dependency: ChunkRefused | None = None,
+    ) -> Callable[[C], C]: ...
+
+    def worker(
+        self,
+        *queues: str,
+        batch: int | None = None,
+        within: Duration | None = None,
+        queue: IntervalQueue | None = None,
+        concurrency: int | None = None,
+        max_attempts: int | None = 5,
+        backoff: Duration = 1.0,
+        timeout: Duration | None = None,
+        on_dependency: Callable[[Any, DependencyError], Any] | None = None,
+    ) -> Callable[[A], A]:
         """Decorate the function that runs the tasks of some queues; it is returned unchanged.
 
         It is called with the claimed task. When it returns, the task is done. It may return changes
@@ -61,19 +91,36 @@ class Workers(Lifecycle):
         It may run more than once, and even twice at the same time if this process is wrongly taken for dead;
         only one run commits.
 
+        With `batch`, it is called with a list of claims, a chunk. Those that it has not settled itself are
+        acknowledged when it returns, and have failed when it raises. A claim that is lost or cancelled
+        meanwhile has `open` false, and the function goes on; it is cancelled when all that it has not settled
+        are lost. Returned changes are made in one step with the acknowledgement of the chunk, all or nothing:
+        if one of its tasks is lost, the others run again, which counts no attempt. The last attempt of a task
+        that has failed before is made in a chunk of its own, so that no task is dead because of another one.
+
         Args:
             queues: the queues of the tasks.
-            queue: the `IntervalQueue` that paces the starts, over all processes.
-            concurrency: how many tasks run at a time in this process. None: as `run` says.
+            batch: call the function with a list of up to this many claims, from 1 to 1,000. None: with one
+                claim, not in a list.
+            within: with `batch`: how long a chunk that isn't full waits for more tasks, counted from the time
+                its first one was claimed. None: not at all; it has what is there when the function is free.
+            queue: the `IntervalQueue` that paces the starts of the function, over all processes: a chunk
+                takes one slot, however many tasks it has, and fills up while it waits for it.
+            concurrency: how often the function runs at a time in this process. None: as `run` says.
             max_attempts: None: no limit. Attempts that killed their process count, too.
             backoff: the pause after the first failed attempt; it doubles each time up to a minute, with full
                 jitter.
-            timeout: how long one attempt may take before it fails with TimeoutError. None: no limit. A plain
+            timeout: how long one call may take before it fails with TimeoutError. None: no limit. A plain
                 function can't be interrupted: it continues in its thread, perhaps beside the next attempt.
-            on_dependency: called with the claim and the DependencyError if the changes that the function
-                returned can't be made because others changed those tasks. It may be async, and returns other
-                changes, or None to repeat the task after a pause, which is also the default. This counts no
-                attempt.
+            on_dependency: called with the claim (with `batch`: the list of those to be acknowledged) and the
+                DependencyError if the changes that the function returned can't be made because others changed
+                those tasks. It may be async, and returns other changes, or None to repeat the task after a
+                pause, which is also the default. This counts no attempt.
+
+        Raises:
+            InvalidOption: an option is out of its range, `within` is given without `batch`, or the function
+                doesn't take one argument.
+            InvalidName, InvalidInterval.
         """
         job_queues = names_of(queues)
         policy = Policy(
@@ -82,9 +129,17 @@ class Workers(Lifecycle):
         )
         many = None if concurrency is None else whole("concurrency", concurrency, 1, 10_000)
         seconds = wait_of(timeout)
+        if batch is None and within is not None:
+            raise InvalidOption(
+                f"within={short(within)} is for chunks: give batch=, the most tasks of one, too"
+            )
+        size = None if batch is None else whole("batch", batch, 1, MAX_ROWS)
+        pause = 0.0 if within is None else parse.duration(within, what="within") / 1e6
 
-        def register(function: F) -> F:
-            self._jobs.append(Job(function, job_queues, queue, many, policy, seconds, on_dependency))
+        def register(function: A) -> A:
+            check_function(function)
+            job = Job(function, job_queues, queue, many, policy, seconds, on_dependency, size, pause)
+            self._jobs.append(job)
             return function
 
         return register
@@ -98,8 +153,8 @@ class Workers(Lifecycle):
         """Run the workers until `stop` is called, or this is cancelled.
 
         Args:
-            concurrency: how many tasks of each worker run at a time in this process, unless the worker sets
-                it.
+            concurrency: how many tasks (or chunks) of each worker run at a time in this process, unless the
+                worker sets it.
             until_empty: end when the workers' queues have no tasks.
             grace: how long running functions may go on after `stop`; then they are cancelled, and their tasks
                 given back.
@@ -149,7 +204,9 @@ class Workers(Lifecycle):
         await anyio.sleep(grace)
         running = sum(pool.running for pool in self._pools)
         if running:
-            log.warning("%d tasks still ran %g s after the stop: cancelled and given back", running, grace)
+            log.warning(
+                "%d functions still ran %g s after the stop: cancelled and given back", running, grace
+            )
         scope.cancel()
 
     async def _stop_when_empty(self, errors: list[StoreError], scope: anyio.CancelScope) -> None:

@@ -1,0 +1,107 @@
+"""`intervalq tasks top`: a live view of the tasks that are being worked on, and how far they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import click
+from rich.table import Table
+
+from intervalq._show import as_json, print_table, seconds
+from intervalq.cli._admin.top import every_option, live_table, shows_once
+from intervalq.cli._options import examples, json_option
+from intervalq.cli._tasks.command import none_found, on_tasks, tasks_store_option
+from intervalq.cli._tasks.show import WIDEST, bare_table, fields, process, reported, shown_text
+from intervalq.errors import short
+from intervalq.tasks import Task, Tasks, WorkerSession
+from intervalq.tasks._claim.values import queue_name
+from intervalq.tasks.rules import Select
+
+_BAR: Final = 20
+"""Characters of a bar."""
+
+Running = tuple[list[Task], dict[str, WorkerSession]]
+
+
+@click.command(epilog=examples("intervalq tasks top", "intervalq tasks top reports --once"))
+@click.argument("queue", required=False)
+@every_option
+@click.option("--once", is_flag=True, help="Show the tasks once and exit.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Show at most N tasks of each worker process.",
+)
+@tasks_store_option
+@json_option
+def top(
+    queue: str | None, *, every: float, once: bool, limit: int, store: str | None, as_json_: bool
+) -> None:
+    """Show the tasks that are being worked on, until Ctrl-C.
+
+    For each: how far it is and its worker's note, as reported by `in_progress`, the process that works on it,
+    and the time since its last report. Those that were reported to be furthest come last. With --json, the
+    tasks are printed once. Not on NATS, where only workers know what they work on.
+    """
+    if queue is not None:
+        queue_name(queue)
+
+    async def look(handle: Tasks) -> Table:
+        return running_table(*await running(handle, queue, limit))
+
+    if as_json_:
+        for task in on_tasks(store, lambda handle: running(handle, queue, limit))[0]:
+            click.echo(as_json(fields(task)))
+    elif shows_once(every, once=once):
+        found, sessions = on_tasks(store, lambda handle: running(handle, queue, limit))
+        if found:
+            print_table(running_table(found, sessions))
+        else:
+            click.echo(none_found("running tasks" + (f" of queue {short(queue)}" if queue else ""), store))
+    else:
+        on_tasks(store, lambda handle: live_table(lambda: look(handle), every))
+
+
+async def running(handle: Tasks, queue: str | None, limit: int) -> Running:
+    """The tasks that have begun, and the sessions, by id."""
+    sessions = {session.id: session for session in await handle.sessions()}
+    found: list[Task] = []
+    for session in sessions:
+        rows = await handle._apply(Select(session=session, limit=limit))
+        some = [Task(row, handle._form) for row in rows if row.begun]
+        found += [task for task in some if queue in {None, task.queue}]
+    found.sort(key=lambda task: (reported(task).done or 0.0, task.queue, task.id))
+    return found, sessions
+
+
+def running_table(tasks: Sequence[Task], sessions: Mapping[str, WorkerSession]) -> Table:
+    """Running tasks, one per line."""
+    made = bare_table("id", "queue", "key", "attempt", "process", "changed", "progress", "note")
+    now = time.time()
+    for task in tasks:
+        holder = sessions.get(task.claimant or "")
+        done, note, _ = reported(task)
+        made.add_row(
+            shown_text(task.id),
+            shown_text(task.queue),
+            shown_text(task.key or ""),
+            str(task.attempt),
+            shown_text("-" if holder is None else process(holder)),
+            "-" if task._row.is_plain else f"{seconds(max(0.0, now - task.modified))} ago",
+            bar(done),
+            shown_text(note, WIDEST),
+        )
+    return made
+
+
+def bar(done: float | None) -> str:
+    """A part as a bar and a percentage; empty: it is not known."""
+    if done is None:
+        return ""
+    full = int(done * _BAR)
+    return f"{'█' * full}{'░' * (_BAR - full)} {int(done * 100):3d}%"
