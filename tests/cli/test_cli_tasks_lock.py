@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable
 from fcntl import ioctl
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_a_lock_that_is_taken(intervalq: CommandLine, tasks: Run, holder: Run) -
     for timeout in ("0", "20ms"):
         ran = tasks("lock", "l", "--timeout", timeout, "--", "echo", "never", code=75)
         assert ran.stdout == ""
-        assert ran.stderr.startswith("intervalq: somebody else has held the lock 'l' for")
+        assert ran.stderr.startswith("intervalq: somebody else holds the lock 'l':")
     tasks("lock", "other", "--timeout", "0", "--", "true")
     open_gate(intervalq)
     assert process.communicate()[0] == "on\n"
@@ -158,6 +159,9 @@ def test_a_command_whose_lock_is_lost_is_ended(
 def test_a_killed_guard_takes_the_command_along(tasks: Run, holder: Run) -> None:
     process = holder("--expiry", "1h")
     (guard,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    threads = Path(f"/proc/{guard}/task")
+    while len([*threads.iterdir()]) < 2:  # the second one starts when it has reported the command
+        time.sleep(0.01)
     os.kill(int(guard), signal.SIGKILL)
     process.communicate()
     assert process.returncode == 137
@@ -171,7 +175,8 @@ def test_at_a_terminal_the_command_reads_from_it_and_gets_its_signals(
     master, slave = pty.openpty()
     folder = intervalq.folder
     os.mkfifo(folder / "ready")
-    script = 'trap "exit 7" INT; read line; echo "$line" > ready; while :; do sleep 1000; done'
+    # It starts no program: one that is being started may lose the signal, and the shell would wait for it.
+    script = 'trap "exit 7" INT; read line; echo "$line" > ready; read line; exit 8'
     process = intervalq.start(
         "tasks", "lock", "l", "--", "sh", "-c", script,
         stdin=slave, start_new_session=True, preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),
@@ -192,7 +197,7 @@ def test_every_store_has_locks(intervalq: CommandLine, request: pytest.FixtureRe
     name = f"suite-{os.getpid()}-{store}"
     inner = [sys.executable, "-m", "intervalq.cli", "tasks", "lock", name, "--timeout", "0", "--", "true"]
     ran = intervalq("tasks", "lock", name, "--", *inner, code=75)
-    assert "somebody else has held" in ran.stderr
+    assert "somebody else holds" in ran.stderr
     first, second = (
         int(intervalq("tasks", "lock", name, "--", "sh", "-c", "echo $INTERVALQ_FENCE").stdout)
         for _ in range(2)
@@ -208,7 +213,7 @@ def test_every_store_has_locks(intervalq: CommandLine, request: pytest.FixtureRe
         (["--", "true"], 2, "Missing argument 'NAME'"),
         (["", "--", "true"], 2, "name"),
         (["l", "--expiry", "0", "--", "true"], 2, "expiry"),
-        (["l", "--timeout", "soon", "--", "true"], 2, "is no timeout"),
+        (["l", "--timeout", "soon", "--", "true"], 2, "is not a duration"),
         (["l", "--store", "memory://", "--", "true"], 2, "tasks in memory are gone"),
         (["l", "--", "nosuchprogram"], 127, "nosuchprogram: not found"),
         (["l", "--", "./data"], 126, "./data: can't be executed"),
