@@ -78,12 +78,10 @@ class Conversation:
         """Whether the task that talks to the store is running."""
         self.is_kept = False
         """Whether jobs are kept waiting, without requests for them, until the shard is started."""
-        self._queue = connection.queue
-        self._store = connection.store
+        self._queue, self._store = connection.queue, connection.store
         self._clock = clock
         self._connection = connection
-        self._line = line
-        self._grants = grants
+        self._line, self._grants = line, grants
         self._time = time
         self._leases = leases
         self._dispatcher = dispatcher
@@ -383,11 +381,15 @@ class Conversation:
         try:
             await listener.start()
             while True:
-                # Only after listening has begun: the hold may have ended in between. The end of a lease on
-                # its way may end it, too: then the tickets that this shard has come first.
+                # Only after listening has begun: the hold may have ended in between.
                 await self._answers.pass_void(self._connection.state)
-                await self._connection.at_rest()
-                if isinstance(decision := plan(self._situation()), Ask):
+                decision = plan(self._situation())
+                if isinstance(decision, Ask) and not decision.slots:
+                    await (
+                        self._connection.at_rest()
+                    )  # if a lease ends, and so the hold, own tickets come first
+                    decision = plan(self._situation())
+                if isinstance(decision, Ask):
                     await self._ask(self._advance(decision), decision.speculative)
                 else:
                     await self._report()
