@@ -114,7 +114,7 @@ def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
         (["q", "1", "--at", "2030-01-01T00:00"], "no time zone"),
         (["q", "1", "--at", "soon"], "is not a time"),
         (["q", "1", "--delay", "1h", "--at", "1"], "not both"),
-        (["q", "1", "--delay", "soon"], "no delay"),
+        (["q", "1", "--delay", "soon"], "is not a duration"),
         (["q", "1", "--inbox", "3"], "--key"),
         (["q", "--id", "x"], "give a VALUE"),
         (["q", "1", "--key", ""], "1 to 128"),
