@@ -263,5 +263,5 @@ def test_a_module_that_logs_elsewhere_is_left_alone(app: CommandLine) -> None:
 
 def test_wrong_use(app: CommandLine) -> None:
     assert "--processes" in app("work", "app", "--processes", "0", code=2).stderr
-    assert "no grace" in app("work", "app", "--grace", "soon", code=2).stderr
+    assert "give grace as" in app("work", "app", "--grace", "soon", code=2).stderr
     assert "Missing argument" in app("work", code=2).stderr
