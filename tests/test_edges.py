@@ -59,9 +59,9 @@ def test_edges_are_understood_as_people_write_them(given: str | Limit, edge: int
         ("5/day from +2", "'utc' or an offset"),
         ("5/day from +24:00", "'utc' or an offset"),
         ("5/day from +02:60", "'utc' or an offset"),
-        ("5/day from", "no limit"),
-        ("5/day utc", "no limit"),
-        ("5/day since utc", "no limit"),
+        ("5/day from", "is not a limit"),
+        ("5/day utc", "is not a limit"),
+        ("5/day since utc", "is not a limit"),
         *((f"5/{window} from utc", "evenly") for window in ("2d", "7h", "7m", "7s", "90s", "100ms", "25s")),
     ],
 )

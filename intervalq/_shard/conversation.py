@@ -384,10 +384,8 @@ class Conversation:
                 # Only after listening has begun: the hold may have ended in between.
                 await self._answers.pass_void(self._connection.state)
                 decision = plan(self._situation())
-                if isinstance(decision, Ask) and not decision.slots:
-                    await (
-                        self._connection.at_rest()
-                    )  # if a lease ends, and so the hold, own tickets come first
+                if isinstance(decision, Ask) and not decision.slots:  # own tickets come first after the hold
+                    await self._connection.at_rest()
                     decision = plan(self._situation())
                 if isinstance(decision, Ask):
                     await self._ask(self._advance(decision), decision.speculative)
