@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from intervalq.tasks import Claim, Tasks
+from stores.kinds import url_of
 
 STORES = ("memory", "sqlite", "redis", "valkey", "redis_cluster", "postgres", "pgbouncer", "nats")
 PATIENCE = 60
@@ -24,12 +25,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
-        return f"memory://{tmp_path}"
-    if request.param == "sqlite":
-        return f"sqlite://{tmp_path}/app.db"
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
+    return url_of(request.param, request, tmp_path)
 
 
 async def test_each_task_of_a_chunk_is_settled_by_itself(url: str) -> None:

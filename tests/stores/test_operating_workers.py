@@ -10,6 +10,7 @@ import pytest
 
 from intervalq.errors import UnsupportedOperation
 from intervalq.tasks import Claim, Tasks
+from stores.kinds import url_of
 
 STORES = ("sqlite", "redis", "valkey", "redis_cluster", "postgres", "pgbouncer", "nats")
 PATIENCE = 60
@@ -22,10 +23,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite://{tmp_path}/app.db"
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
+    return url_of(request.param, request, tmp_path)
 
 
 async def test_running_functions_are_cancelled_and_their_reports_are_seen(url: str) -> None:

@@ -132,13 +132,14 @@ class _Guard:
                 self._command,
                 env={**os.environ, FENCE: fence},
                 process_group=0 if self._grouped else None,
+                # Before the command runs: if the guard is killed then, the first process can end it.
+                preexec_fn=self._report_pid,  # noqa: PLW1509 - the guard has no other thread yet
             )
         except OSError as error:
             sys.stderr.write(f"intervalq: {self._command[0]}: {error.strerror}\n")
             sys.stderr.flush()
             self._answer("code", NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
             return
-        self._answer("pid", process.pid)
         threading.Thread(target=self._obey, args=(process,), daemon=True).start()
         code = process.wait()
         if self._was_signalled and self._grouped:  # some of what it started may ignore that signal
@@ -159,6 +160,9 @@ class _Guard:
             _signal(process.pid, number, grouped=True)
         else:
             process.send_signal(number)
+
+    def _report_pid(self) -> None:
+        self._answer("pid", os.getpid())
 
     def _answer(self, word: str, number: int) -> None:
         with suppress(BrokenPipeError):

@@ -53,9 +53,8 @@ class Chunk:
     def one_lost(self) -> None:
         """Note that one of the claims is lost."""
         self.lost += 1
-        if self.runs and not any(
-            claim.open for claim in reversed(self.claims)
-        ):  # if all get lost, that's in their order
+        # If all of them are lost, that is noted in their order: from the end, the search is short.
+        if self.runs and not any(claim.open for claim in reversed(self.claims)):
             self.scope.cancel()
 
 
