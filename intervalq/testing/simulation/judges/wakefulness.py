@@ -91,11 +91,15 @@ def outages(seen: Observer, plan: Plan) -> Findings:
 
 
 def _without_answer(seen: Observer, process: Process, failures: list[float]) -> list[tuple[float, float]]:
-    """The outages as a process saw them: from the first failure to the last one before an answer."""
+    """The outages as a process saw them: from the first failure to the last one before an answer.
+
+    If no request was needed for longer than the pauses between them, an outage begins anew.
+    """
     heard = [back for _, back in seen.exchanges[process]]
     spans: list[tuple[float, float]] = []
     for at in failures:
-        if spans and bisect_left(heard, spans[-1][0]) == bisect_left(heard, at):
+        is_same = spans and bisect_left(heard, spans[-1][0]) == bisect_left(heard, at)
+        if is_same and at - spans[-1][1] <= _GIVES_UP:
             spans[-1] = spans[-1][0], at
         else:
             spans.append((at, at))
