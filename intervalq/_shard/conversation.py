@@ -99,8 +99,7 @@ class Conversation:
         self.waits_for_a_start = False
         """Whether the next request waits for the start of a job."""
         self._unplaced: list[anyio.Event] = []  # set once tickets have been taken
-        self._asking = WakeableSleep(clock)
-        self._parked = WakeableSleep(clock)
+        self._asking, self._parked = WakeableSleep(clock), WakeableSleep(clock)
         self._idle = anyio.Event()
         self.kept: list[Slot] | None = None
         """A list for the slots left at the end, if a caller gives back those of several shards in one step,
@@ -384,7 +383,8 @@ class Conversation:
                 # Only after listening has begun: the hold may have ended in between.
                 await self._answers.pass_void(self._connection.state)
                 decision = plan(self._situation())
-                if isinstance(decision, Ask) and not decision.slots:  # own tickets come first after the hold
+                if isinstance(decision, Ask) and not decision.slots:
+                    # Tickets that are taken right after the end of a lease would void those of this shard.
                     await self._connection.at_rest()
                     decision = plan(self._situation())
                 if isinstance(decision, Ask):
