@@ -85,6 +85,7 @@ class SparkApi:
         self._counts: Counter[str] = Counter()
         self._held: set[str] = set()
         self._all_held = False
+        self._answered_first: int | None = None  # how many calls are answered before all others are held
         self._waiting: list[tuple[str, Callable[[], None]]] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -115,11 +116,13 @@ class SparkApi:
 
     # --- what tests steer -----------------------------------------------------------------------------
 
-    def hold(self, *keys: str) -> None:
-        """Hold the answers to these keys, or to all, until `release`."""
+    def hold(self, *keys: str, after: int = 0) -> None:
+        """Hold the answers to these keys, or to all calls but the first `after`, until `release`."""
         with self._changed:
             self._held.update(keys)
-            self._all_held |= not keys
+            if not keys:
+                self._answered_first = after
+                self._all_held = self.count >= after
 
     def release(self, *keys: str) -> None:
         """Send the held answers for these keys, or all; later ones aren't held."""
@@ -128,7 +131,7 @@ class SparkApi:
                 self._held.difference_update(keys)
             else:
                 self._held.clear()
-                self._all_held = False
+                self._all_held, self._answered_first = False, None
             free = [answer for key, answer in self._waiting if not self._holds(key)]
             self._waiting = [(key, answer) for key, answer in self._waiting if self._holds(key)]
         for answer in free:
@@ -235,6 +238,7 @@ class SparkApi:
         """Record a call, and answer it when it is time; on the server's thread."""
         headers: list[str] = []
         with self._changed:
+            self._all_held |= self._answered_first is not None and self.count >= self._answered_first
             self.calls.append(call)
             self._counts[call.key] += 1
             number = self._counts[call.key]

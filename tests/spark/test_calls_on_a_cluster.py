@@ -111,9 +111,8 @@ def test_a_python_worker_and_an_executor_are_killed(
     name = f"killed-{tag}"
     step: Step = {"name": name, "rows": 80, "errors": "column", "concurrency": 3}
     step |= {"ledger": False} if policy == "no ledger" else {"on_unknown": policy}
+    spark_api.hold(after=20)
     with _driver(standalone_cluster, spark_api, postgres_url, step) as driver:
-        spark_api.until(lambda: spark_api.count >= 20, "the first calls")
-        spark_api.hold()
         spark_api.until(lambda: len(spark_api.in_flight()) == 6, "all calls held")
         one, other = driver.executors()
         (worker,) = one.workers()
@@ -181,9 +180,8 @@ def test_the_driver_is_killed_and_the_job_run_again(
     name = f"again-{tag}"
     step = {"name": name, "rows": 80}
     common = json.dumps({"api": spark_api.url, "store": redis_url})
+    spark_api.hold(after=20)
     first = standalone_cluster.submit(CALLS, common, json.dumps(step))
-    spark_api.until(lambda: spark_api.count >= 20, "the first calls")
-    spark_api.hold()
     spark_api.until(lambda: len(spark_api.in_flight()) == 8, "all calls held")
     first.kill()
     spark_api.until(lambda: not spark_api.in_flight(), "the executors' ends")

@@ -83,6 +83,13 @@ def test_it_holds_what_it_is_told_to(spark_api: SparkApi) -> None:
         spark_api.until(spark_api.in_flight)
         spark_api.release()
         assert slow.result()[1]["call"] == 2
+        spark_api.hold(after=spark_api.count + 1)
+        assert ask(one, "/rows/slow")[1]["call"] == 3
+        slow = pool.submit(ask, one, "/rows/slow")
+        spark_api.until(spark_api.in_flight)
+        assert not slow.done()
+        spark_api.release()
+        assert slow.result()[1]["call"] == 4
 
 
 def test_it_sees_who_hangs_up(spark_api: SparkApi) -> None:
