@@ -63,6 +63,8 @@ WORKER: Final = (
     "tasks._worker.pool",
     "tasks._worker.intake",
     "tasks._worker.one_by_one",
+    "tasks._worker.chunks",
+    "tasks._worker.suspects",
     "tasks._session.session",
     "tasks._session.begun",
     "tasks._session.alone",

@@ -142,6 +142,8 @@ class Facts:
     """When each ticket was last issued to a process."""
     ahead: dict[tuple[str, int], float] = field(default_factory=dict)
     """How far ahead the slot of each ticket was when it was issued, in seconds."""
+    issued: dict[tuple[str, int], Settings] = field(default_factory=dict)
+    """The settings of the record when each ticket was last issued."""
     dues: dict[tuple[str, int], int] = field(default_factory=dict)
     """The slot of each ticket, on the queue's clock in microseconds."""
     settled: dict[tuple[str, int], float] = field(default_factory=dict)

@@ -223,6 +223,7 @@ class Observer(Facts):
             self.issues[key, slot.ticket].append(now)
             self.own[process][key, slot.ticket] = now
             self.ahead[key, slot.ticket] = (slot.due + state.late_total - clock) / 1e6
+            self.issued[key, slot.ticket] = state.settings
             self.dues[key, slot.ticket] = slot.due
             self.taken[process][key, slot.ticket] = slot.cost
         if isinstance(command, Advance) and command.generation == state.generation:

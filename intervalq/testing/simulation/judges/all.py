@@ -7,11 +7,13 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq._queue.threads import EARLY
-from intervalq._shard.leases import LEASE
 from intervalq.testing.simulation.facts import ObservedJob, Start
+from intervalq.testing.simulation.judges.clocks import candour
 from intervalq.testing.simulation.judges.ends import closing, fates
+from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
+from intervalq.testing.simulation.judges.running import leases, limits
 from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
-from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, candour, named
+from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
 from intervalq.testing.simulation.judges.wakefulness import freed, outages, unused, wakeups
 from intervalq.testing.simulation.judges.windows import windows
@@ -22,8 +24,6 @@ from intervalq.testing.simulation.plans import Plan
 _QUESTIONS: Final = 24
 """The most commands that a lone caller needs until it begins: for a ticket, for the next one, for the grant,
 and for another grant if it woke late. Before each, up to five may only improve the estimate of the clock."""
-
-FAR: Final = float("inf")
 
 _TURN: Final = 20e-6
 """A lower bound of one iteration of the event loop, in seconds."""
@@ -173,73 +173,6 @@ def holds(seen: Observer, plan: Plan) -> Findings:
                     start.at,
                     f"{named(start)} began {start.at - begin:.6f} s into a hold, granted at {granted:.6f}",
                 )
-
-
-def limits(seen: Observer, _: Plan) -> Findings:
-    """With `max_running`, no more jobs of one record run than allowed, however long they take.
-
-    Jobs of a process that can't renew its leases, or that died, count for ten seconds. Jobs that began before
-    the store lost writes, or before a step of its clock by seconds, don't count. If the store issued a lost
-    ticket again, two jobs share a lease, which counts until the first of them ends.
-    """
-    disturbed = [*seen.losses, *(at for at, by in seen.steps if by > LEASE / 4e6)]
-    by_record: dict[str, list[tuple[float, int, Start]]] = defaultdict(list)
-    for place, start in enumerate(seen.starts):
-        if not start.grants or not start.grants[-1].settings.max_running:
-            continue
-        granted = start.grants[-1].at
-        freed = [at for at, most in seen.limits[start.record] if not most]  # nothing counts after that
-        end = min([start.ended, *(at for at in (*disturbed, *freed) if at >= granted)])
-        end = min(end, seen.died.get(start.job.process, FAR))
-        end = min(end, _out_of_reach(seen, start.job.process, start.at) + LEASE / 1e6)
-        if len(seen.issues[start.slot]) > 1:
-            end = min(end, _end_of_lease(seen, start))
-        if end > start.at:
-            by_record[start.record] += [(start.at, place, start), (end, -1, start)]
-    for changes in by_record.values():
-        running = 0
-        for at, place, start in sorted(changes, key=lambda change: change[:2]):
-            running += 1 if place >= 0 else -1
-            if place >= 0 and running > (most := seen.may_run(start)):
-                yield at, f"{running} jobs run, {most} may"
-                break
-
-
-def _end_of_lease(seen: Observer, start: Start) -> float:
-    """When the lease of a ticket that was issued twice ends; at once, if another job has or had it since."""
-    granted = start.grants[-1].at
-    beside = [other for other in seen.starts if other.slot == start.slot and other.ended > granted]
-    first = min(beside, key=lambda other: other.at)
-    return min(other.ended for other in beside) if first is start else start.at
-
-
-def _out_of_reach(seen: Observer, process: Process, since: float) -> float:
-    """When a process got its last answer before a long outage or stall."""
-    heard = [at for sent, at in seen.exchanges[process] if at >= since - LEASE / 1e6]
-    times = [since, *(at for at in heard if at > since)]
-    gaps = [
-        first
-        for first, second in pairwise(times)
-        if second - first > LEASE / 2e6 and _is_kept(seen, process, first, second)
-    ]
-    cut = [at for at in seen.failures[process] if at > since]
-    return min([*gaps, *(at - LEASE / 1e6 for at in cut)], default=FAR)
-
-
-def leases(seen: Observer, plan: Plan) -> Findings:
-    """Whenever a process dies, its jobs count as running for at most ten more seconds."""
-    del plan
-    for at, length in seen.leases:
-        if length > LEASE / 1e6 + GRAIN:
-            yield at, f"a job would count as running for {length:.6f} s if its process died now"
-            return
-
-
-def _is_kept(seen: Observer, process: Process, begin: float, end: float) -> bool:
-    """Whether a process couldn't talk to the store for a while: it was stopped, or an answer took long."""
-    if any(who is process and since < end and until > begin for since, until, who in seen.stalls):
-        return True
-    return any(begin < back <= end and back - sent > LEASE / 1e7 for sent, back in seen.exchanges[process])
 
 
 def clocks(seen: Observer, plan: Plan) -> Findings:

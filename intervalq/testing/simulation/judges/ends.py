@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.facts import ObservedJob
-from intervalq.testing.simulation.judges.starts import GRAIN, Findings, named
+from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan

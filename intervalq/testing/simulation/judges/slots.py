@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from intervalq.testing.simulation.facts import ObservedJob
-from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, Ways, blur, named
+from intervalq.testing.simulation.judges.clocks import Ways, blur
+from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
+from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan

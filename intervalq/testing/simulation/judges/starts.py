@@ -12,21 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from intervalq.rules import Settings
 from intervalq.testing.simulation.facts import Grant, Start
-from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.judges.clocks import Ways
+from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
-GRAIN: Final = 10e-6
-"""Allowance for readings that are rounded to microseconds several times, in seconds."""
-
-AGEING: Final = 2 / 2_000
-"""How fast the estimate of another clock gets worse, in seconds per second: both may be off by 500 ppm."""
-
 _UNSEEN: Final = 1.0
 """How long a step of the store's clock may stay unnoticed, in seconds."""
-
-Findings = Iterator[tuple[float, str]]
 
 
 @dataclass(slots=True)
@@ -184,54 +178,73 @@ class Starts:
         """Consecutive starts are an interval each apart, less the tolerance, or twice that for more than two.
 
         With a burst, it is an interval less for each job that may begin at once. After a change of settings,
-        the smaller interval counts between two starts, and the larger burst and tolerance for all.
+        the smaller interval counts between two starts, and the larger burst and tolerance for all. An excused
+        start begins a new row, unless it came before its turn: a start with an earlier ticket follows, which
+        fits the row before.
         """
-        kept: list[tuple[Start, float]] = []  # each with the sum of the intervals before it
+        row = _Row(self)
+        before: tuple[_Row, int] | None = (
+            None  # the row without the last excused start, and that one's ticket
+        )
         for start in starts:
-            paid = kept[-1][1] + _step(kept[-1][0], start) if kept else 0.0
-            near = next((each for each in self._candidates(kept) if self._lacks(each, start, paid) > 0), None)
-            if near is None:
-                kept.append((start, paid))
-                continue
-            if self._excuses(near[0], start):
+            near = row.too_near(start)
+            if near is not None and before is not None and start.ticket < before[1]:
+                row, before = before[0], None
+                near = row.too_near(start)
+            if near is not None and self._excuses(near[0], start):
                 if self._is_out_of_place(start, near[0]):
                     continue
-                kept = [(start, 0.0)]
-                continue
-            gap, lacks = start.at - near[0].at, self._lacks(near, start, paid)
-            yield (
-                start.at,
-                f"{named(near[0])} and {named(start)} are {gap:.6f} s apart, {lacks:.6f} s too near",
-            )
-            kept = [(start, 0.0)]
+                before, row = (row, start.ticket), _Row(self)
+            elif near is not None:
+                gap, lacks = start.at - near[0].at, near[1]
+                yield (
+                    start.at,
+                    f"{named(near[0])} and {named(start)} are {gap:.6f} s apart, {lacks:.6f} s too near",
+                )
+                before, row = None, _Row(self)
+            row.add(start)
 
-    @staticmethod
-    def _candidates(kept: list[tuple[Start, float]]) -> Iterator[tuple[Start, float]]:
-        """The last start, and the one before it that demands the most: the latest one for its place."""
-        if kept:
-            yield kept[-1]
-        if len(kept) > 1:
-            # settings may differ between starts: the latest one for each
-            worst: dict[tuple[float, int], tuple[Start, float]] = {}
-            for each in kept:
-                kind = _latest(each[0]), _burst(each[0])
-                if kind not in worst or each[0].at - each[1] > worst[kind][0].at - worst[kind][1]:
-                    worst[kind] = each
-            yield from worst.values()
+    def lacks(self, earlier: tuple[Start, float], start: Start, paid: float) -> float:
+        """By how much a start is too close to an earlier one, in seconds; 0 or less: it isn't.
 
-    def _lacks(self, earlier: tuple[Start, float], start: Start, paid: float) -> float:
-        """By how much a start is too close to an earlier one, in seconds; 0 or less: it isn't."""
+        Args:
+            earlier: a start, with the sum of the intervals before it.
+            start: a later one.
+            paid: the sum of the intervals before that.
+        """
         first, before = earlier
-        burst = max(_burst(first), _burst(start))
-        interval = max(_interval(first), _interval(start))
+        burst = max(self.burst(first), self.burst(start))
+        interval = max(self._interval(first), self._interval(start))
         wide = max(_tolerance(first), _tolerance(start))
-        in_row = paid - before > _step(first, start) + GRAIN and burst == 1
+        in_row = paid - before > self.step(first, start) + GRAIN and burst == 1
         error = max(self.error(_granted(first), first), self.error(_granted(first), start))
         needed = paid - before - (burst - 1) * interval - (2 if in_row else 1) * wide - 2 * error
         lacks = needed - (start.at - first.at) * self._rate - GRAIN
         if lacks > 0:
             lacks -= sum(self._ways.unseen(each.job.process, each.at) for each in (first, start))
         return lacks
+
+    def step(self, first: Start, start: Start) -> float:
+        """The time from one start to the next by the cost of the first."""
+        return first.job.plan.cost * min(self._interval(first), self._interval(start))
+
+    def burst(self, start: Start) -> int:
+        """How many jobs might begin at once by the settings that hold for a start."""
+        return max((settings.burst for settings in self._settings(start)), default=1)
+
+    def _interval(self, start: Start) -> float:
+        return min((settings.interval for settings in self._settings(start)), default=0) / 1e6
+
+    def _settings(self, start: Start) -> list[Settings]:
+        """Those of its grants; and if the store lost its ticket, also those with which that was issued.
+
+        If the settings are changed before the store hears of the ticket again, they don't hold for it.
+        """
+        had = [grant.settings for grant in start.grants]
+        issued = max(self._seen.issues[start.slot], default=start.at)
+        if any(issued < loss <= start.at for loss in self._seen.losses):
+            had.append(self._seen.issued[start.slot])
+        return had
 
     # --- excuses ------------------------------------------------------------------------------------
 
@@ -278,107 +291,8 @@ class Starts:
         )
 
 
-class Ways:
-    """What processes can know of steps of the store's clock from their round trips."""
-
-    def __init__(self, seen: Observer) -> None:
-        self._seen = seen
-        self._shown: dict[tuple[Process, float], float] = {}
-
-    def shown(self, process: Process, step: float, at: float) -> bool:
-        """Whether an answer must have shown a step by an instant, because it contradicts an earlier answer.
-
-        The bounds from two answers overlap if the step is no longer than both bounds together are wide.
-        """
-        key = process, step
-        if key not in self._shown:
-            self._shown[key] = self._first_proof(process, step)
-        return self._shown[key] < at
-
-    def unseen(self, process: Process, at: float) -> float:
-        """By how much a process may be wrong about the clock because it can't tell steps from delays.
-
-        Bounds from before such a step narrow the later ones until they have aged.
-        """
-        had = self._seen.exchanges[process]
-        return sum(
-            abs(by)
-            for step, by in self._seen.steps
-            if step < at
-            and any(step < back <= at for _, back in had)
-            and any(sent <= step for sent, _ in had)  # an answer under way may be from before it
-            and not self.shown(process, step, at)
-        )
-
-    def _first_proof(self, process: Process, step: float) -> float:
-        had, steps = self._seen.exchanges[process], self._seen.steps
-        length = next(abs(by) for at, by in steps if at == step)
-        earlier = max((at for at, _ in steps if at < step), default=float("-inf"))
-        later = min((at for at, _ in steps if at > step), default=float("inf"))
-        old = [(sent, back) for sent, back in had if earlier < sent and back <= step]
-        old = old or [(sent, back) for sent, back in had if earlier < sent <= step]
-        for sent, back in sorted(had, key=lambda exchange: exchange[1]):
-            if sent <= step or back >= later:
-                continue
-            known = min((one - zero + AGEING * (back - one) for zero, one in old), default=float("inf"))
-            if length > known + back - sent + GRAIN:
-                return back
-        return float("inf")
-
-
-def candour(seen: Observer) -> Findings:
-    """A shard reports an error only if it is too far from the store, and none larger than follows from that.
-
-    A process can't know the clock better than to its shortest round trip, and its knowledge ages. After a
-    step of the clock the longest round trip counts, because nobody knows which of them are from before it.
-    """
-    for (at, record, error, least), (asked, process) in zip(seen.errors, seen.reports, strict=True):
-        if process is None:
-            continue
-        # Bounds are whole microseconds, rounded up each time. An answer may come at the same instant.
-        known = 1.5 * max(blur(seen, process, asked, answered=answered) for answered in (True, False))
-        if error > known + GRAIN or (error > 0 and known * 3 < least * 2 - GRAIN):
-            yield (
-                at,
-                f"{process.name} reports an error of {error:.6f} s to {record}, not {known:.6f} s",
-            )
-
-
-def blur(seen: Observer, process: Process, at: float, *, answered: bool = True) -> float:
-    """The largest error with which a process may know the store's clock, by its round trips so far.
-
-    Args:
-        seen: what was observed.
-        process: whose error.
-        at: the instant.
-        answered: whether an answer that arrives at that very instant counts.
-    """
-    stepped = max((step for step, _ in seen.steps if step <= at), default=None)
-    had = [(sent, back) for sent, back in seen.exchanges[process] if back < at or (answered and back == at)]
-    blurs = [
-        back - sent + 2e-6 + AGEING * (at - back) for sent, back in had if stepped is None or sent > stepped
-    ]
-    if stepped is not None:
-        return max(blurs or [back - sent + AGEING * (at - back) for sent, back in had[-8:]], default=0.0)
-    return min(blurs, default=0.0)
-
-
-def named(start: Start) -> str:
-    """A description of a start."""
-    job, ticket = start.job, f"ticket {start.ticket} of {start.record}"
-    return f"job {job.number} of {job.process.name} ({ticket}, at {start.at:.6f})"
-
-
 def _granted(start: Start) -> float:
     return min((grant.at for grant in start.grants), default=start.at)
-
-
-def _interval(start: Start) -> float:
-    return min((grant.settings.interval for grant in start.grants), default=0) / 1e6
-
-
-def _burst(start: Start) -> int:
-    return max((grant.settings.burst for grant in start.grants), default=1)
 
 
 def _latest(start: Start) -> float:
@@ -393,6 +307,39 @@ def _tolerance(start: Start) -> float:
     )
 
 
-def _step(first: Start, start: Start) -> float:
-    """The time from one start to the next by the cost of the first."""
-    return first.job.plan.cost * min(_interval(first), _interval(start))
+class _Row:
+    """Starts that are promised to be an interval apart, each with the sum of the intervals before it."""
+
+    def __init__(self, judge: Starts) -> None:
+        self._judge = judge
+        self._kept: list[tuple[Start, float]] = []
+
+    def add(self, start: Start) -> None:
+        """Append a start."""
+        self._kept.append((start, self._paid(start)))
+
+    def too_near(self, start: Start) -> tuple[Start, float] | None:
+        """A start of the row that this one is too close to, and by how much, in seconds; None: none."""
+        paid = self._paid(start)
+        for each in self._candidates():
+            if (lacks := self._judge.lacks(each, start, paid)) > 0:
+                return each[0], lacks
+        return None
+
+    def _paid(self, start: Start) -> float:
+        if not self._kept:
+            return 0.0
+        last, before = self._kept[-1]
+        return before + self._judge.step(last, start)
+
+    def _candidates(self) -> Iterator[tuple[Start, float]]:
+        """The last start, and the one before it that demands the most: the latest one for its place."""
+        yield from self._kept[-1:]
+        if len(self._kept) > 1:
+            # settings may differ between starts: the latest one for each
+            worst: dict[tuple[float, int], tuple[Start, float]] = {}
+            for each in self._kept:
+                kind = _latest(each[0]), self._judge.burst(each[0])
+                if kind not in worst or each[0].at - each[1] > worst[kind][0].at - worst[kind][1]:
+                    worst[kind] = each
+            yield from worst.values()

@@ -7,7 +7,9 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq.testing.simulation.facts import Miss, ObservedJob, Start
-from intervalq.testing.simulation.judges.starts import Findings, Starts, blur, named
+from intervalq.testing.simulation.judges.clocks import blur
+from intervalq.testing.simulation.judges.findings import Findings, named
+from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan

@@ -7,7 +7,9 @@ from typing import Final
 
 from intervalq._timing.outage import OUTAGE
 from intervalq.testing.simulation.facts import Grant, ObservedJob
-from intervalq.testing.simulation.judges.starts import Findings, Starts, Ways, blur
+from intervalq.testing.simulation.judges.clocks import Ways, blur
+from intervalq.testing.simulation.judges.findings import Findings
+from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan

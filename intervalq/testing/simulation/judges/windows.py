@@ -7,7 +7,9 @@ from typing import Final
 
 from intervalq import Limit
 from intervalq.testing.simulation.facts import Start
-from intervalq.testing.simulation.judges.starts import GRAIN, Findings, Starts, Ways, named
+from intervalq.testing.simulation.judges.clocks import Ways
+from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
+from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
