@@ -2,7 +2,7 @@
 
 `small`: one key has thousands of waiting jobs, two others have ten each, every key in a process of its own. Their
 share is the number of starts that they and the large key need if all three take turns: `x share` is the number of
-starts until the last small job began, divided by that.
+starts until the last small job began, divided by that. Each process has connected before the count begins.
 
 `many`: thousands of keys with one job each, from several processes. `used` is the share of the common rate that
 their starts used, `asked` the number of requests to the store per job, and `lapsed` the number of records of keys
@@ -15,6 +15,7 @@ import argparse
 import multiprocessing
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -27,7 +28,7 @@ from anyio import to_thread
 from _report import words
 from _store import store_of
 from _table import Column, table
-from intervalq import IntervalQueue
+from intervalq import IntervalQueue, QueueNotFound
 from intervalq.store import open_store
 
 IDLE = 75.0
@@ -70,7 +71,7 @@ class Work:
     seconds: float
     """How long it goes on after all are ready, even if some have not begun."""
     leads: bool = False
-    """Whether it reports that it is ready only once its first job has begun."""
+    """Whether it reports that it is ready only once its first job has begun; others connect, and wait for all."""
 
 
 @dataclass
@@ -110,6 +111,10 @@ async def work_of(mine: Work, ready: Barrier) -> Found:
         nonlocal since
         if mine.leads:
             await first.wait()
+        else:
+            # Otherwise the time to connect, during which the other keys go on, would count as waiting for turns.
+            with suppress(QueueNotFound):  # the first job may not have created it yet: the answer is enough
+                await queue.inspect()
         await to_thread.run_sync(ready.wait)
         since = time.monotonic()
         scope.deadline = anyio.current_time() + mine.seconds
