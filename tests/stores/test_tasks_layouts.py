@@ -89,7 +89,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1, 2, 3])
 def layout(request: pytest.FixtureRequest) -> int:
     layout: int = request.param
     return layout
