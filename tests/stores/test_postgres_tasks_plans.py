@@ -141,7 +141,7 @@ def test_tasks_that_are_claimed_are_estimated_by_a_look_at_few(claimed: str, wat
     assert (ready, future, inbox, exact) == (3_000, 0, 0, False)
     assert abs(held - CLAIMED) < CLAIMED // 5
     assert size == held + ready
-    assert watched.rows() < CLAIMED // 3
+    assert watched.rows() < CLAIMED // 2
     assert ("tasks", "Seq Scan") not in watched.scans()
 
 
@@ -232,7 +232,7 @@ def test_a_look_at_very_many_queues_is_few_statements(watched: Watched) -> None:
 def test_who_finds_nothing_does_not_look_at_the_tasks_of_later(watched: Watched) -> None:
     watched.connection.execute(FILL.format(at="2000000000 + n", queue="later", number=10_000).encode())
     assert watched.work("later", 100) == []
-    assert watched.buffers() < 60
+    assert watched.buffers() < 110
 
 
 def test_dead_rows_are_passed_once_and_not_by_each_claim(server: str, watched: Watched) -> None:

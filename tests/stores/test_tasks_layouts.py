@@ -307,9 +307,9 @@ async def test_a_look_writes_no_layout_and_a_change_does(redis: str, layout: int
             await store.apply(Select())
             assert client.hget(*version) == b"%d" % layout
             await store.apply(Beat("old"), NOW + 1)
-            assert client.hget(*version) == b"3"
-            client.hset(*version, "4")
-            for command in (Select(), Beat("old")):
-                with pytest.raises(errors.VersionMismatch, match="layout 4, not up to 3"):
-                    await store.apply(command, NOW + 2)
             assert client.hget(*version) == b"4"
+            client.hset(*version, "5")
+            for command in (Select(), Beat("old")):
+                with pytest.raises(errors.VersionMismatch, match="layout 5, not up to 4"):
+                    await store.apply(command, NOW + 2)
+            assert client.hget(*version) == b"5"

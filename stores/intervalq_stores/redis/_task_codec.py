@@ -86,9 +86,13 @@ def _modify(command: Modify) -> Arguments:
 
 
 def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
-    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace = insert
+    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level = insert
     flags = 0
     options = "" if at is None else "a"
+    extra = b""
+    if level:
+        options += "p"
+        extra = _MORE.pack(2 * (level % 32), 0)
     if skip or key is not None or dedupe is not None:
         flags = _KEY * (key is not None) + _DEDUPE * (dedupe is not None)
         options += "s" * skip + "d" * (dedupe is not None)
@@ -103,11 +107,25 @@ def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
     spread = md5(name, usedforsecurity=False).digest()
     try:
         head = _WHOLE.pack(
-            *(spread[0] << 8 | spread[1], flags, 0, 0, 0, attempt, delay if at is None else at, 0, 0, 0),
+            *(
+                spread[0] << 8 | spread[1],
+                flags | (_EXTRA if level else 0),
+                0,
+                0,
+                0,
+                attempt,
+                delay if at is None else at,
+                0,
+                0,
+                0,
+            ),
             *(dedupe_for, queue_size, key_size, 0, error_size, dedupe_size),
         )
     except struct_error as problem:
         raise Unfit(f"a number is out of range or a name too long: {problem}") from problem
+    if extra:
+        names = len(text) - len(json.encode())
+        return name, options, b"".join((head, text[:names], extra, text[names:]))
     return name, options, head + text
 
 
@@ -126,6 +144,7 @@ def _change(change: Change) -> Arguments:
         ("t", change.attempt),
         ("e", change.error),
         ("g", change.progress),
+        ("p", change.priority),
         ("l", change.lease),
     )
     if change.queue is not None:
@@ -253,7 +272,7 @@ def _modified(
 
 
 def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> Row:
-    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _ = insert
+    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority = insert
     place, waiting = (0, False) if key is None else places[id_]
     if at is None:
         at = now + delay
@@ -261,7 +280,7 @@ def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> 
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for, False, False, False, ""),
+            *(dedupe, dedupe_for, False, False, False, "", priority),
         ),
     )
 
@@ -339,10 +358,10 @@ def _row(id_: bytes, packed: bytes) -> Row:
     session += key
     error += session
     dedupe += error
-    cancelled, progress = 0, ""
+    mark, progress = 0, ""
     value = dedupe
     if flags & _EXTRA:
-        cancelled, size = _MORE.unpack_from(packed, _SIZE + dedupe)
+        mark, size = _MORE.unpack_from(packed, _SIZE + dedupe)
         value = dedupe + _MORE.size + size
         progress = packed[_SIZE + dedupe + _MORE.size : _SIZE + value].decode()
     return tuple.__new__(
@@ -367,8 +386,9 @@ def _row(id_: bytes, packed: bytes) -> Row:
             dedupe_for,
             flags & (_SESSION | _AHEAD) == _SESSION,
             flags & _ALONE > 0,
-            cancelled == 1,
+            mark % 2 == 1,
             progress,
+            (mark // 2 + 16) % 32 - 16,
         ),
     )
 

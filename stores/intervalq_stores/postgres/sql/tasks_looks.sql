@@ -187,17 +187,15 @@ begin
         greatest(again.claims, (held.n > 0)::integer, ranged.claims)
     from unnest(names) as u (queue), lateral (
         select count(*) as n from (
-            select from unnest(intervalq._levels(u.queue)) as v (p), lateral (
-                select from intervalq.tasks t where t.queue = u.queue and t.priority = v.p and t.ready <= now
-                limit bounds[1] + 1
+            select from generate_series(-9, 9) as v (p), lateral (
+                select from intervalq.tasks t where t.queue = u.queue and t.priority = v.p and t.ready <= now offset 0
             ) as t limit bounds[1] + 1
         ) as x
     ) as past, lateral (
         select count(*) as n, count(*) filter (where x.session is null) as free from (
-            select t.session from unnest(intervalq._levels(u.queue)) as v (p), lateral (
+            select t.session from generate_series(-9, 9) as v (p), lateral (
                 select t.session from intervalq.tasks t
-                where t.queue = u.queue and t.priority = v.p and t.ready > now
-                limit bounds[2] + least(bounds[2], bounds[5]) + 1
+                where t.queue = u.queue and t.priority = v.p and t.ready > now offset 0
             ) as t limit bounds[2] + least(bounds[2], bounds[5]) + 1
         ) as x
     ) as coming, lateral (
