@@ -89,15 +89,14 @@ def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
     queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level = insert
     flags = 0
     options = "" if at is None else "a"
-    extra = b""
-    if level:
-        options += "p"
-        extra = _MORE.pack(2 * (level % 32), 0)
     if skip or key is not None or dedupe is not None:
         flags = _KEY * (key is not None) + _DEDUPE * (dedupe is not None)
         options += "s" * skip + "d" * (dedupe is not None)
         if key is not None:
             options += "k" + "r" * replace + ("" if inbox is None else f"i{inbox}")
+    extra = b""
+    if level:
+        flags, options, extra = flags | _EXTRA, f"{options}p", _MORE.pack(2 * (level % 32), 0)
     _within(attempt, _MAX_ATTEMPTS, "attempt")
     _within(dedupe_for, _MAX_SPAN, "dedupe_for")
     parts = (queue, key or "", error, dedupe or "")
@@ -107,18 +106,7 @@ def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
     spread = md5(name, usedforsecurity=False).digest()
     try:
         head = _WHOLE.pack(
-            *(
-                spread[0] << 8 | spread[1],
-                flags | (_EXTRA if level else 0),
-                0,
-                0,
-                0,
-                attempt,
-                delay if at is None else at,
-                0,
-                0,
-                0,
-            ),
+            *(spread[0] << 8 | spread[1], flags, 0, 0, 0, attempt, delay if at is None else at, 0, 0, 0),
             *(dedupe_for, queue_size, key_size, 0, error_size, dedupe_size),
         )
     except struct_error as problem:
@@ -351,7 +339,7 @@ def _row(id_: bytes, packed: bytes) -> Row:
     text: Any = packed[_SIZE:]
     if text.isascii():  # so that its characters are the same, and it is decoded only once
         text = text.decode()
-        decode: Callable[[Any], str] = _same
+        decode: Callable[[Any], str] = str
     else:
         decode = bytes.decode
     key += queue
@@ -393,25 +381,17 @@ def _row(id_: bytes, packed: bytes) -> Row:
     )
 
 
-def _same(text: str) -> str:
-    return text
-
-
 def _by(size: int, parts: list[Any]) -> Iterator[tuple[Any, ...]]:
     return zip(*[iter(parts)] * size, strict=True)
-
-
-def _nothing(*_: object) -> None:
-    return None
 
 
 _READ: Final[dict[type, Callable[..., Any]]] = {
     Modify: _modified,
     Cancel: _cancelled,
     Work: _worked,
-    Begin: _nothing,
+    Begin: lambda *_: None,
     Beat: _beaten,
-    End: _nothing,
+    End: lambda *_: None,
     Acquire: lambda _, __, fence, wait: Acquired(fence, wait),
     Release: lambda _, __, released: released == 1,
     Select: _selected,
