@@ -61,6 +61,7 @@ begin
         -- The same again. `enqueue` has one more parameter, and calls without it must not fit two functions.
         drop function if exists intervalq.modify(bigint, jsonb),
             intervalq.tasks_of(boolean, text, uuid[], text, bigint),
+            intervalq._claim_ready(text, integer, bigint, uuid, text, integer, integer, bigint, bigint, bigint),
             intervalq.work(
                 text, uuid[], integer[], jsonb, jsonb, text[], integer, bigint, bigint, boolean, integer, uuid[],
                 bigint[], uuid[], bigint

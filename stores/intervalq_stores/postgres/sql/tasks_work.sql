@@ -38,12 +38,12 @@ end
 $$;
 
 
--- intervalq._claim_ready: claim ready tasks of a queue whose tasks have no priority: first those from `since` on, then
--- those before.
---   who, me: the session; ends: when the lease ends; again: when they are ready again, unless the session lapses
+-- intervalq._claim_ready: claim ready tasks of a queue: first those from `since` on, then those before.
+--   who, me: the session; ends: when the lease ends; again: when they are ready again, unless the session lapses;
+--   is_ranked: some have priorities, whose order then decides
 create or replace function intervalq._claim_ready(
     q text, wanted integer, since bigint, since_id uuid, who text, me integer, begins integer, ends bigint,
-    again bigint, now bigint
+    again bigint, is_ranked boolean, now bigint
 ) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -55,6 +55,10 @@ declare
     x record;
     n integer;
 begin
+    if is_ranked then
+        return query select c.* from intervalq._claim_ranked(q, wanted, who, me, begins, ends, again, now) as c;
+        return;
+    end if;
     if wanted < 16 then
         -- Not always the first ones: a few tasks that nobody completes must not block the rest.
         select t.ready, t.id into x from intervalq.tasks t
@@ -156,37 +160,31 @@ declare
     n integer;
     i integer;
     is_ranked boolean;
+    is_plain boolean;
     l intervalq.line;
 begin
     for look in 1 .. 2 loop
         -- First an equal share of each queue, then whatever else there is.
         for turn in 1 .. least(2, cardinality(queues)) loop
             for i, is_ranked in
-                select u.i, exists (
-                    select from intervalq.tasks t where t.queue = queues[u.i] and t.priority > 0 and t.ready is not null
-                ) or exists (
-                    select from intervalq.tasks t where t.queue = queues[u.i] and t.priority < 0 and t.ready is not null
-                ) from generate_subscripts(queues, 1) as u (i) order by random()
+                select u.i, exists (select from intervalq.tasks t where t.queue = u.q and t.priority > 0 and t.ready is not null)
+                    or exists (select from intervalq.tasks t where t.queue = u.q and t.priority < 0 and t.ready is not null)
+                from unnest(queues) with ordinality as u (q, i) order by random()
             loop
                 exit when left_over <= 0;
                 total := case when turn = 1 then least(share, left_over) else left_over end;
-                if plain_first then
-                    for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
-                        return next l;
-                        total := total - l.claims;
-                        left_over := left_over - l.claims;
-                    end loop;
-                end if;
-                if total > 0 and is_ranked then
-                    return query select c.* from intervalq._claim_ranked(
-                        queues[i], total, who, me, begins, now + lease, case when lease > 0 then now + lease end, now
-                    ) as c;
-                    get diagnostics n = row_count;
-                    total := total - n;
-                    left_over := left_over - n;
-                elsif total > 0 then
+                foreach is_plain in array array[plain_first, not plain_first] loop
+                    exit when total <= 0;
+                    if is_plain then
+                        for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
+                            return next l;
+                            total := total - l.claims;
+                            left_over := left_over - l.claims;
+                        end loop;
+                        continue;
+                    end if;
                     l := null;
-                    if total < 16 then
+                    if total < 16 and not is_ranked then
                         l := intervalq._first(queues[i], sinces[i], since_ids[i], now);
                         if l.kind is not null then
                             return next l;
@@ -194,18 +192,12 @@ begin
                     end if;
                     return query select c.* from intervalq._claim_ready(
                         queues[i], total, coalesce(l.at, sinces[i]), coalesce(l.id::uuid, since_ids[i]), who, me,
-                        begins, now + lease, case when lease > 0 then now + lease end, now
+                        begins, now + lease, case when lease > 0 then now + lease end, is_ranked, now
                     ) as c;
                     get diagnostics n = row_count;
                     total := total - n;
                     left_over := left_over - n;
-                end if;
-                if total > 0 and not plain_first then
-                    for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
-                        return next l;
-                        left_over := left_over - l.claims;
-                    end loop;
-                end if;
+                end loop;
             end loop;
             exit when left_over <= 0;
         end loop;
