@@ -143,6 +143,8 @@ create table if not exists intervalq.tasks (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 create index if not exists tasks_ready on intervalq.tasks (queue, priority, ready, id) where ready is not null;
+-- Whether a queue has priorities, which each claim asks. Usually it is empty.
+create index if not exists tasks_ranked on intervalq.tasks (queue) where priority <> 0 and ready is not null;
 -- For the claims of a session, and for looks at a queue by time. It has a hash of the queue's name, because every claim
 -- writes this index: the name itself would make a claim 6 % slower, the hash has no measurable cost.
 create index if not exists tasks_session on intervalq.tasks (session, hashtextextended(queue, 0), at)

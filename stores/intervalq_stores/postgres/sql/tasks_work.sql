@@ -167,11 +167,10 @@ begin
         -- First an equal share of each queue, then whatever else there is.
         for turn in 1 .. least(2, cardinality(queues)) loop
             for i, is_ranked in
-                select u.i, exists (select from intervalq.tasks t where t.queue = u.q and t.priority > 0 and t.ready is not null)
-                    or exists (select from intervalq.tasks t where t.queue = u.q and t.priority < 0 and t.ready is not null)
-                from unnest(queues) with ordinality as u (q, i) order by random()
+                select u.i, exists (
+                    select from intervalq.tasks t where t.queue = u.q and t.priority <> 0 and t.ready is not null
+                ) from unnest(queues) with ordinality as u (q, i) order by random()
             loop
-                exit when left_over <= 0;
                 total := case when turn = 1 then least(share, left_over) else left_over end;
                 foreach is_plain in array array[plain_first, not plain_first] loop
                     exit when total <= 0;
