@@ -100,7 +100,7 @@ async def run(store: TaskStore, seed: int, limits: Sequence[int]) -> list[str]:
         now += 2 * MINUTE
         work = Work(session, queues=(queue,), limit=chance.choice(limits))
         claims.append((now, (await store.apply(work, now)).claimed))
-        assert now < START + 10_000 * MINUTE, "some are never claimed"
+        assert now < START + 500 * MINUTE, "some are never claimed"
     deletes = tuple(Delete(row.id, row.version) for _, rows in claims for row in rows)
     for first in range(0, len(deletes), 500):
         await store.apply(Work(session, deletes[first : first + 500]), now)
