@@ -263,7 +263,7 @@ def test_classes_for_users_show_only_what_users_need() -> None:
     tasks = "aclose cancel claim insert lock modify new pull put queues run sessions stop tasks transaction"
     tasks += " try_claim wait_empty worker"
     task = "at attempt change checkpoint claimant claims created delete depend error id key modified note"
-    task += " progress queue value version"
+    task += " priority progress queue value version"
     claim = f"{task} ack commit in_progress nak open release snooze term"
     job, slot = "attempt cancel done due ticket", "due settle ticket"
     kinds = ((IntervalQueue, handle), (Job, job), (Slot, slot), (Tasks, tasks), (Task, task), (Claim, claim))

@@ -3,7 +3,8 @@
 `apply(table, command, now)` is all that a store does, and all that it may do. The state is a table that may
 have a million rows. It is changed in place, and only after everything has been checked, so a command that
 raises has changed nothing. One choice is left to the table: *which* of the ready tasks are claimed, as long
-as the number is right. Postgres has the same rules in SQL; the conformance suite compares them with these.
+as the number is right, and the order of priorities (`_spec/order.py`). Postgres has the same rules in SQL;
+the conformance suite compares them with these.
 """
 
 from __future__ import annotations
@@ -41,13 +42,17 @@ from intervalq.tasks._spec.commands import (
     Worked,
 )
 from intervalq.tasks._spec.locks import acquire, release
+from intervalq.tasks._spec.order import MOST as HIGHEST
+from intervalq.tasks._spec.order import STEP, looked_at, rank, spare
 from intervalq.tasks._spec.row import COUNTED, SECOND, LockRow, Mark, QueueStats, Row, Session, sound
 from intervalq.tasks._spec.table import Table
 from intervalq.tasks._spec.transitions import begun, cancelled, changed, claimed, freed, given_back, rest
 
 __all__ = [
     "COUNTED",
+    "HIGHEST",
     "SECOND",
+    "STEP",
     "Acquire",
     "Acquired",
     "Beat",
@@ -80,8 +85,11 @@ __all__ = [
     "Worked",
     "apply",
     "changed",
+    "looked_at",
+    "rank",
     "rest",
     "sound",
+    "spare",
     "typed",
 ]
 
@@ -134,6 +142,7 @@ def _insert(table: Table, insert: Insert, now: int) -> Row:
         modified=now,
         dedupe=insert.dedupe,
         dedupe_for=insert.dedupe_for,
+        priority=insert.priority,
     )
     if insert.dedupe is not None:
         table.put_mark(Mark(insert.queue, insert.dedupe, insert.id, None))

@@ -46,9 +46,9 @@ async def test_a_claim_looks_at_few_of_many_tasks(monkeypatch: pytest.MonkeyPatc
     looked: list[str] = []
     is_right = MemoryTable._is_right
 
-    def counted(self: MemoryTable, queue: str, entry: tuple[int, str]) -> bool:
+    def counted(self: MemoryTable, queue: str, priority: int, entry: tuple[int, str]) -> bool:
         looked.append(entry[1])
-        return is_right(self, queue, entry)
+        return is_right(self, queue, priority, entry)
 
     monkeypatch.setattr(MemoryTable, "_is_right", counted)
     for _ in range(10):

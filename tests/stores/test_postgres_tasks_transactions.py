@@ -152,7 +152,13 @@ async def test_anybody_can_insert_by_sql(url: str, store: PostgresTaskStore) -> 
     rows = {row.id: row for row in await store.apply(Select())}
     assert (rows["mine"].json, rows["mine"].key, rows[made].dedupe) == ('{"a": 1}', "k", "d")
     assert rows[made].at - rows[made].created == 3600 * SECOND
-    for bad, reported in (("'q', '1', id => 'mine'", "exists"), ("'q', '1', key => 'k', inbox => 0", "full")):
+    [(first,)] = sql(url, "select intervalq.enqueue('q', '3', priority => -9, delay => '1 hour')")
+    assert [row.priority for row in await store.apply(Select(ids=(first,)))] == [-9]
+    for bad, reported in (
+        ("'q', '1', id => 'mine'", "exists"),
+        ("'q', '1', key => 'k', inbox => 0", "full"),
+        ("'q', '1', priority => 10", "from -9 to 9"),
+    ):
         with pytest.raises(psycopg.Error, match=reported):
             sql(url, f"select intervalq.enqueue({bad})")
     sql(url, "create table cars (name text)")

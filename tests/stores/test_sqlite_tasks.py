@@ -306,9 +306,9 @@ def test_the_frequent_statements_go_by_their_index() -> None:
         for statement, index in (
             (fast._SETTLE, "sqlite_autoindex_intervalq_tasks_1 (id=?)"),
             (fast._CLAIM, "INTEGER PRIMARY KEY (rowid=?)"),
-            (fast._READ + fast._READY, "INDEX intervalq_tasks_ready (queue=? AND ready<?)"),
+            (fast._READ + fast._READY, "INDEX intervalq_tasks_ready (queue=? AND priority=? AND ready<?)"),
             (fast._READ + fast._CHOSEN, "INTEGER PRIMARY KEY (rowid=?)"),
-            (fast._NUMBERS + fast._READY, "COVERING INDEX intervalq_tasks_ready (queue=? AND ready<?)"),
+            (fast._NUMBERS + fast._READY, "COVERING INDEX intervalq_tasks_ready (queue=? AND prio"),
         ):
             plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * statement.count("?"))
             steps = [step for *_, step in plan]

@@ -49,6 +49,7 @@ class Made:
     dedupe_key: str | None
     inbox: int | None
     replace: bool
+    priority: int
 
     def task(self, handle: Tasks, given: str) -> Insert:
         """The task for one value.
@@ -66,6 +67,7 @@ class Made:
             dedupe_key=self.dedupe_key,
             inbox=self.inbox,
             replace=self.replace,
+            priority=self.priority,
         )
 
     def _value(self, given: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -105,6 +107,9 @@ class Made:
     metavar="N",
     help="With --key: how many tasks may wait behind the first.",
 )
+@click.option(
+    "--priority", type=int, default=0, metavar="-9..9", help="Tasks of a higher one are claimed first."
+)
 @click.option("--replace", is_flag=True, help="With --key: replace the tasks that wait.")
 @tasks_store_option
 @json_option
@@ -122,6 +127,7 @@ def insert(
     dedupe_key: str | None,
     inbox: int | None,
     replace: bool,
+    priority: int,
     store: str | None,
     as_json_: bool,
 ) -> None:
@@ -136,7 +142,7 @@ def insert(
     """
     made = Made(
         queue=queue, text=text, id=id_, key=key, at=None if at is None else _time(at), delay=delay,
-        dedupe_key=dedupe_key, inbox=inbox, replace=replace,
+        dedupe_key=dedupe_key, inbox=inbox, replace=replace, priority=priority,
     )  # fmt: skip
     if value is not None and value != "-":
         on_tasks(store, lambda handle: _one(handle, made, value, as_json_=as_json_))

@@ -108,6 +108,9 @@ def nak(claim_: str, delay: str, error: str, *, is_dead: bool, store: str | None
 @click.option("--value", metavar="JSON", help="The new value.")
 @click.option("--to", "queue", metavar="QUEUE", help="With ID: move it to this queue.")
 @click.option("--delay", metavar="D", help="With ID: not before this time from now.")
+@click.option(
+    "--priority", type=int, metavar="-9..9", help="With ID: tasks of a higher one are claimed first."
+)
 @click.option("--reset", is_flag=True, help="With ID: count its attempts from 0, and clear its error.")
 @click.option("--force", is_flag=True, help="With ID: do it even if a worker has claimed the task.")
 @click.option("--for", "lease", metavar="D", help=f"With --claim: hold it for this time. [default: {_LEASE}]")
@@ -124,8 +127,8 @@ def modify(id_: str | None, claim_: str | None, store: str | None, **given: Any)
     """
     if (id_ is None) == (claim_ is None):
         raise InvalidOption("give the ID of a task, or --claim CLAIM")
-    names = ("queue", "delay", "reset", "force") if id_ is None else ("lease", "progress", "note")
-    wrong = [name for name in names if given[name] not in (None, False)]
+    names = ("queue", "delay", "priority", "reset", "force") if id_ is None else ("lease", "progress", "note")
+    wrong = [name for name in names if given[name] is not None and given[name] is not False]
     if wrong:
         option = {"queue": "--to", "lease": "--for"}.get(wrong[0], f"--{wrong[0]}")
         raise InvalidOption(f"{option} can't be given with {'--claim' if id_ is None else 'ID'}")
@@ -165,6 +168,7 @@ async def _changed(handle: Tasks, id_: str, text: str | None, given: dict[str, A
         delay=given["delay"],
         attempt=0 if given["reset"] else None,
         error="" if given["reset"] else None,
+        priority=given["priority"],
     )
     try:
         done = await handle._apply(Modify(changes=(replace(part, json=text),), force=given["force"]))

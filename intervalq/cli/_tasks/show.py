@@ -32,6 +32,7 @@ def fields(task: Task) -> dict[str, Any]:
         "key": task.key,
         "waiting": row.waiting,
         "at": at,
+        "priority": task.priority,
         "value": value_of(task),
         "claimant": task.claimant,
         "claimed_until": None if row.until is None else row.until / 1e6,
@@ -94,13 +95,14 @@ def condition(task: Task, now: float) -> str:
 
 def task_table(tasks: Sequence[Task]) -> Table:
     """Tasks, one per line."""
-    made = bare_table("id", "queue", "key", "state", "attempt", "progress", "value")
+    made = bare_table("id", "queue", "key", "priority", "state", "attempt", "progress", "value")
     now = time.time()
     for task in tasks:
         made.add_row(
             shown_text(task.id),
             shown_text(task.queue),
             shown_text(task.key or ""),
+            str(task.priority or ""),
             condition(task, now),
             str(task.attempt),
             shown_text(report(task), WIDEST // 2),
@@ -169,6 +171,8 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
         rows += [("created", moment(task.created)), ("modified", moment(task.modified))]
     if task.key is not None:
         rows.insert(2, ("key", escaped(task.key)))
+    if task.priority:
+        rows.append(("priority", str(task.priority)))
     if row.dedupe is not None:
         rows.append(("dedupe key", escaped(row.dedupe)))
     if task.claimant is not None:
@@ -222,7 +226,8 @@ def shown_text(text: str, limit: int | None = None) -> Text:
 def bare_table(*columns: str) -> Table:
     """An empty table with these columns."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    figures = {"tasks", "ready", "claimed", "future", "inbox", "most claims", "attempt", "attempts"}
+    figures = {"tasks", "ready", "claimed", "future", "inbox", "most claims"}
+    figures |= {"attempt", "attempts", "priority"}
     for column in columns:
         made.add_column(
             column,

@@ -83,6 +83,11 @@ class Task(Generic[V_co]):
         return self._row.at / 1e6
 
     @property
+    def priority(self) -> int:
+        """Its priority, from -9 to 9: tasks of a higher one are claimed first."""
+        return self._row.priority
+
+    @property
     def claims(self) -> int:
         """How many times it was claimed."""
         return self._row.claims
@@ -146,6 +151,7 @@ class Task(Generic[V_co]):
         delay: Duration | None = None,
         attempt: int | None = None,
         error: str | None = None,
+        priority: int | None = None,
     ) -> Change:
         """A change of some of its fields; the others stay. The change ends any claim of the task.
 
@@ -156,6 +162,7 @@ class Task(Generic[V_co]):
             delay: instead of `at`, a duration from now.
             attempt: how many attempts it has had.
             error: why the last attempt failed.
+            priority: as for `Tasks.new`.
 
         Raises:
             InvalidName, InvalidTask, InvalidInterval, InvalidOption.
@@ -175,6 +182,7 @@ class Task(Generic[V_co]):
             delay=None if delay is None else parse.duration(delay, what="delay"),
             attempt=attempt,
             error=None if error is None else _values.error_text(error),
+            priority=None if priority is None else _values.checked_priority(priority),
         )
 
     def delete(self) -> Delete:

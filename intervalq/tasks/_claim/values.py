@@ -13,7 +13,7 @@ from intervalq._spec.codec import Codec
 from intervalq.errors import InvalidName, InvalidOption, InvalidTask, short
 from intervalq.rules import FOREVER
 from intervalq.tasks._spec.ids import PLAIN, new_id
-from intervalq.tasks.rules import Insert
+from intervalq.tasks.rules import HIGHEST, Insert
 
 MAX_BYTES: Final = 256 * 1024
 """The default limit of a value: keep larger ones in a file or table, and put their names into tasks."""
@@ -27,7 +27,7 @@ _MAX_DEPTH: Final = 200
 """The deepest nesting of lists and dicts: it can be parsed even deep in a call stack."""
 
 _QUICK: Final = 1 << 62
-_USUAL: Final = (None, None, None, None, None, None, False, False)
+_USUAL: Final = (None, None, None, None, None, None, False, False, 0)
 
 _DEAD: Final = ".dead"
 
@@ -170,10 +170,12 @@ def insert(
     inbox: int | None = None,
     replace: bool = False,
     skip: bool = False,
+    priority: int = 0,
     form: Form = USUAL,
 ) -> Insert:
     """The insert of a task, checked. See `Tasks.new`."""
-    if (id, key, at, delay, dedupe_key, inbox, replace, skip) == _USUAL:  # most inserts have none of these
+    given = (id, key, at, delay, dedupe_key, inbox, replace, skip, priority)
+    if given == _USUAL and type(priority) is int:  # most inserts have none of these
         return Insert(queue_name(queue), encode(value, form), new_id())
     if at is not None and delay is not None:
         raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
@@ -197,7 +199,17 @@ def insert(
         dedupe_for=0 if dedupe_key is None else parse.duration(dedupe_for, what="dedupe_for"),
         inbox=inbox,
         replace=replace,
+        priority=checked_priority(priority),
     )
+
+
+def checked_priority(value: object) -> int:
+    """A priority, unchanged.
+
+    Raises:
+        InvalidOption: `value` is not a whole number from -9 to 9.
+    """
+    return whole("priority", value, -HIGHEST, HIGHEST)
 
 
 def error_text(error: object) -> str:

@@ -31,6 +31,7 @@ class NewOptions(TypedDict, total=False):
     inbox: int | None
     replace: bool
     skip: bool
+    priority: int
 
 
 class TasksLook(TypedDict, total=False):

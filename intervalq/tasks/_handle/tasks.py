@@ -103,6 +103,7 @@ class Tasks(Operations):
         inbox: int | None = None,
         replace: bool = False,
         skip: bool = False,
+        priority: int = 0,
     ) -> Insert:
         """A task to be inserted by `modify`, or with an acknowledgement.
 
@@ -119,13 +120,16 @@ class Tasks(Operations):
             inbox: with a key: how many tasks of it may wait behind the first; beyond that, `InboxFull`.
             replace: with a key: replace its tasks that nobody has claimed.
             skip: with an id: insert nothing if the id exists, instead of refusing everything.
+            priority: tasks of a higher one are claimed first, from -9 to 9: each step counts as if the task
+                had become ready a minute earlier, so none waits for ever. Tasks of one key keep their order.
+                With a priority, `insert` and `modify` raise UnsupportedOperation on NATS.
 
         Raises:
             InvalidName, InvalidTask, InvalidInterval, InvalidOption.
         """
         return _values.insert(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
-            inbox=inbox, replace=replace, skip=skip, form=self._form,
+            inbox=inbox, replace=replace, skip=skip, priority=priority, form=self._form,
         )  # fmt: skip
 
     async def insert(
@@ -142,6 +146,7 @@ class Tasks(Operations):
         inbox: int | None = None,
         replace: bool = False,
         skip: bool = False,
+        priority: int = 0,
         connection: Any = None,  # noqa: ANN401 - of the store's driver
     ) -> str:
         """Insert a task, and return its id; with `dedupe_key` or `skip`, that of the existing task, if any.
@@ -156,7 +161,7 @@ class Tasks(Operations):
         """
         part = self.new(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
-            inbox=inbox, replace=replace, skip=skip,
+            inbox=inbox, replace=replace, skip=skip, priority=priority,
         )  # fmt: skip
         modified = await self.modify(part, connection=connection)
         return dict(modified.existing).get(part.id, part.id)
@@ -164,10 +169,10 @@ class Tasks(Operations):
     async def put(self, queue: str, values: Iterable[object]) -> int:
         """Insert many plain tasks as fast as the store can, and return how many.
 
-        Plain tasks have no key or time, get their ids from the store, and run in no particular order. On
-        Postgres they are handed out in ranges, several times as fast as others; elsewhere they are ordinary
-        tasks. Each
-        batch of a thousand is all or nothing: after an error, some batches may have been inserted.
+        Plain tasks have no key, time or priority, get their ids from the store, and run in no particular
+        order. On Postgres they are handed out in ranges, several times as fast as others; elsewhere they are
+        ordinary tasks. Each batch of a thousand is all or nothing: after an error, some batches may have been
+        inserted.
         """
         queue = _values.queue_name(queue)
         store = self._here()

@@ -158,4 +158,5 @@ def _again(row: Row, change: Change) -> Insert:
         delay=change.delay or 0,
         attempt=row.attempt if change.attempt is None else change.attempt,
         error=change.error or "",
+        priority=change.priority or 0,
     )

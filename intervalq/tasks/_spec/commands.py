@@ -43,6 +43,7 @@ class Insert(NamedTuple):
     """With a key: refuse the insert if this many tasks of the key already wait; None: no limit."""
     replace: bool = False
     """With a key: replace all tasks of the key that nobody has claimed."""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Change:
     lease: int | None = None
     progress: str | None = None
     """See `Row.progress`."""
+    priority: int | None = None
 
 
 class Delete(NamedTuple):

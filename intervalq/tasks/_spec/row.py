@@ -51,6 +51,8 @@ class Row(NamedTuple):
     """Whether it was cancelled during the work on it: its session removes it once that work has ended."""
     progress: str = ""
     """What was reported of the work on it, as JSON text; empty: nothing. See `_claim.progress`."""
+    priority: int = 0
+    """Tasks of higher priorities are claimed first. See `_spec.order`."""
 
     @property
     def ready(self) -> int | None:

@@ -25,9 +25,10 @@ class Table(Protocol):
         ...
 
     def ready(self, queue: str, now: int, limit: int) -> list[Row]:
-        """All tasks with `ready <= now`, but at most `limit`; mostly the first ones.
+        """All tasks with `ready <= now`, but at most `limit`: the first ones by `order.rank`, in this order.
 
-        The choice is partly random, so that a few tasks which are never done don't block the others.
+        Up to `order.spare` of the first ones are skipped at random, so that a few tasks which are never done
+        don't block the others. Tasks of the same priority may also come in another order.
         """
         ...
 

@@ -94,4 +94,5 @@ def changed(row: Row, change: Change, now: int) -> Row:
         alone=row.alone and (keep or not row.begun),
         cancelled=row.cancelled and keep,
         progress=row.progress if change.progress is None else change.progress,
+        priority=row.priority if change.priority is None else change.priority,
     )

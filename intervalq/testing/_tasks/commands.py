@@ -32,6 +32,8 @@ _VALUES = ("null", "1", '"ü\\u0000"', '{"b": [1, 2.5, {}], "a": "x\\ny"}', "[]"
 _KEYS = ("k", "K", "a key, ü")
 _SPANS = (0, 1, 2, 10, 50)
 _PROGRESS = ("", '{"p":0.5}', '{"n":"ü"}')
+_PRIORITIES = ((0,), (0, 0, 1, -1), (-9, -2, -1, 0, 0, 1, 2, 9))
+"""Those of the tasks of a sequence."""
 
 
 class TaskCommandSource:
@@ -47,6 +49,7 @@ class TaskCommandSource:
         self.queues = (f"{word}-a", f"{word}/map/B=", f"{word}/map/B=/c")
         self.word = word
         self.sessions = tuple(f"{word}-s{number}" for number in range(4))
+        self._priorities = self.random.choice(_PRIORITIES)
         self._number = 0
         self._gone: list[str] = []
 
@@ -135,6 +138,7 @@ class TaskCommandSource:
             dedupe_for=self.random.choice(_SPANS),
             inbox=None if key is None else self.random.choice((None, None, 0, 1, 2)),
             replace=key is not None and self.random.random() < 0.2,
+            priority=self.random.choice(self._priorities),
         )
 
     def _version(self, row: Row) -> int:
@@ -155,6 +159,7 @@ class TaskCommandSource:
             keep=maybe() < (0.5 if row.session is not None else 0.1),
             lease=self.random.choice((None, *_SPANS)),
             progress=self.random.choice(_PROGRESS) if maybe() < 0.3 else None,
+            priority=self.random.choice(self._priorities) if maybe() < 0.3 else None,
         )
 
     # --- commands -----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from intervalq.tasks.rules import Count, LockRow, Mark, QueueStats, Row, Select, Session
+from intervalq.tasks.rules import Count, LockRow, Mark, QueueStats, Row, Select, Session, rank
 
 
 class ModelTable:
@@ -67,6 +67,25 @@ class ModelTable:
                 assert got[queue] >= due, f"{queue} has a share of {due}, got {got} of {there}"
             else:
                 assert got[queue] <= due, f"{queue} has a share of {due}, got {got} of {there}"
+        self._check_order(chosen, now)
+
+    def _check_order(self, chosen: list[str], now: int) -> None:
+        """Check that nobody was overtaken by a task of another priority that is behind it."""
+        places = {
+            row.id: (row, rank(row.ready, row.priority))
+            for row in self.rows.values()
+            if row.ready is not None
+        }
+        for number, id_ in enumerate(chosen):
+            row, place = places[id_]
+            left = set(places) - set(chosen[: number + 1])
+            for other, before in map(places.__getitem__, left):
+                assert (
+                    (other.ready or 0) > now
+                    or other.queue != row.queue
+                    or other.priority == row.priority
+                    or before >= place
+                ), f"at {now}, {row} overtook {other}"
 
     def next_ready(self, queue: str, now: int) -> int | None:
         """See `Table.next_ready`."""

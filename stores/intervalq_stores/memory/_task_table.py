@@ -5,15 +5,23 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from operator import attrgetter
 from typing import Final
 
-from intervalq.tasks.rules import Count, LockRow, Mark, QueueStats, Row, Select, Session
-
-_WINDOW: Final = 16
-"""A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
+from intervalq.tasks.rules import (
+    Count,
+    LockRow,
+    Mark,
+    QueueStats,
+    Row,
+    Select,
+    Session,
+    looked_at,
+    rank,
+    spare,
+)
 
 _SWEPT: Final = 16
 """How many marks or locks a sweep forgets: more than a command creates on average."""
@@ -29,7 +37,8 @@ class MemoryTable:
         """The least `ready` of free tasks put into each queue. The code that wakes others clears it."""
         self._rows: dict[str, Row] = {}
         self._queues: dict[str, dict[str, Row]] = {}
-        self._heaps: dict[str, list[tuple[int, str]]] = {}
+        self._heaps: dict[str, dict[int, list[tuple[int, str]]]] = {}
+        """Of each queue and priority: when its tasks are ready."""
         self._lines: dict[tuple[str, str], list[Row]] = {}
         self._held: dict[str, dict[str, Row]] = {}
         self._marks: dict[tuple[str, str], Mark] = {}
@@ -63,8 +72,8 @@ class MemoryTable:
                 continue
             if row.session is None:
                 self.fresh[row.queue] = min(ready, self.fresh.get(row.queue, ready))
-            if before is None or before.queue != row.queue or before.ready != ready:
-                self._push(row.queue, (ready, row.id))
+            if before is None or _home(before) != _home(row):
+                self._push(row, ready)
 
     def remove(self, rows: Sequence[Row]) -> None:
         """See `Table.remove`."""
@@ -99,45 +108,56 @@ class MemoryTable:
 
     def ready(self, queue: str, now: int, limit: int) -> list[Row]:
         """See `Table.ready`."""
-        entries = self._first(queue, now, limit + _WINDOW if limit < _WINDOW else limit)
-        for entry in entries:
-            heappush(self._heaps[queue], entry)
-        begin = random.randint(0, max(0, len(entries) - limit))  # noqa: S311 - no secret
-        return [self._rows[id_] for _, id_ in entries[begin : begin + limit]]
+        most, heaps = looked_at(limit), self._heaps.get(queue, {})
+        ranked = [
+            [(rank(ready, priority), priority, id_) for ready, id_ in self._first(queue, priority, now, most)]
+            for priority in list(heaps)
+        ]
+        for priority, entries in zip(heaps, ranked, strict=True):
+            for place, _, id_ in entries:
+                heappush(heaps[priority], (place - rank(0, priority), id_))
+        first = list(islice(merge(*ranked), most))
+        skipped = random.randint(0, spare([priority for _, priority, _ in first], limit))  # noqa: S311 - no secret
+        return [self._rows[id_] for _, _, id_ in first[skipped : skipped + limit]]
 
     def next_ready(self, queue: str, now: int) -> int | None:
         """See `Table.next_ready`."""
-        entries = self._first(queue, now, len(self._rows))
-        heap = self._heaps.get(queue, [])
-        while heap and not self._is_right(queue, heap[0]):
-            heappop(heap)
-        least = heap[0][0] if heap else None
-        for entry in entries:
-            heappush(heap, entry)
-        return least
+        soon: list[int] = []
+        for priority, heap in self._heaps.get(queue, {}).items():
+            entries = self._first(queue, priority, now, len(self._rows))
+            while heap and not self._is_right(queue, priority, heap[0]):
+                heappop(heap)
+            soon += [heap[0][0]] if heap else []
+            for entry in entries:
+                heappush(heap, entry)
+        return min(soon, default=None)
 
-    def _first(self, queue: str, now: int, limit: int) -> list[tuple[int, str]]:
-        """Take the entries of ready tasks from the heap, in order."""
-        heap = self._heaps.get(queue, [])
+    def _first(self, queue: str, priority: int, now: int, limit: int) -> list[tuple[int, str]]:
+        """Take the entries of ready tasks from a heap, in order."""
+        heap = self._heaps[queue][priority]
         taken: list[tuple[int, str]] = []
         while heap and len(taken) < limit and heap[0][0] <= now:
             entry = heappop(heap)
             # A task that left and came back has two entries, which are adjacent.
-            if self._is_right(queue, entry) and (not taken or taken[-1] != entry):
+            if self._is_right(queue, priority, entry) and (not taken or taken[-1] != entry):
                 taken.append(entry)
         return taken
 
-    def _push(self, queue: str, entry: tuple[int, str]) -> None:
-        heap = self._heaps.setdefault(queue, [])
-        heappush(heap, entry)
-        tasks = self._queues[queue]
+    def _push(self, row: Row, ready: int) -> None:
+        heap = self._heaps.setdefault(row.queue, {}).setdefault(row.priority, [])
+        heappush(heap, (ready, row.id))
+        tasks = self._queues[row.queue]
         if len(heap) > 2 * len(tasks) + 64:  # most of them are outdated
-            heap[:] = [(row.ready, row.id) for row in tasks.values() if row.ready is not None]
+            heap[:] = [
+                (one.ready, one.id)
+                for one in tasks.values()
+                if one.ready is not None and one.priority == row.priority
+            ]
             heapify(heap)
 
-    def _is_right(self, queue: str, entry: tuple[int, str]) -> bool:
+    def _is_right(self, queue: str, priority: int, entry: tuple[int, str]) -> bool:
         row = self._rows.get(entry[1])
-        return row is not None and row.queue == queue and row.ready == entry[0]
+        return row is not None and _home(row) == (queue, priority, entry[0])
 
     def of_key(self, queue: str, key: str) -> list[Row]:
         """See `Table.of_key`."""
@@ -251,6 +271,11 @@ class MemoryTable:
         if command.limit is not None:
             found = found[: command.limit]
         return [_stats(queue, list(self._queues[queue].values()), now) for queue in found]
+
+
+def _home(row: Row) -> tuple[str, int, int | None]:
+    """Where it is among those that are claimed: its queue, its priority, and when it is ready."""
+    return row.queue, row.priority, row.ready
 
 
 def _sooner(row: Row, now: int, by: int) -> Row:

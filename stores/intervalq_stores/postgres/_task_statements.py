@@ -48,12 +48,12 @@ SEPARATOR: Final = "\x1f"
 
 _PLAIN: Final = re.compile(r"plain-(0|[1-9][0-9]{0,2})-([1-9][0-9]{0,17})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-_MODIFY: Final = b"select * from intervalq.modify(%s, %s)"
+_MODIFY: Final = b"select * from intervalq.modify(%s, %s, %s)"
 _CANCEL: Final = b"select intervalq.cancel(%s::uuid[], %s)"
 _INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
 _WORK: Final = (
     b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s, %s, %s, %s, %s, %s, %s,"
-    b" %s, %s::uuid[], %s::bigint[], %s::uuid[], %s)"
+    b" %s::uuid[], %s, %s::bigint[], %s::uuid[], %s)"
 )
 _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
@@ -144,6 +144,7 @@ def _is_simple(insert: Insert) -> bool:
         and not (insert.delay and insert.at is None)
         and not insert.attempt
         and not insert.error
+        and not insert.priority
     )
 
 
@@ -153,7 +154,6 @@ def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
     ids += [change.id for change in command.changes] + [depend.id for depend in command.depends]
     names = {uuid_of(task): task for task in ids}
     asked = {
-        "session": command.session,
         "force": command.force,
         "inserts": [_insert(insert) for insert in command.inserts],
         "changes": [_change(change) for change in command.changes],
@@ -175,7 +175,7 @@ def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
             existing=tuple((command.inserts[line[7]].id, line[6]) for line in lines if line[0] == "e"),
         )
 
-    return Asked(_MODIFY, (now, _json(asked)), read)
+    return Asked(_MODIFY, (command.session, _json(asked), now), read)
 
 
 def _insert(insert: Insert) -> list[object]:
@@ -183,7 +183,7 @@ def _insert(insert: Insert) -> list[object]:
     return [
         *(uuid, _own(insert.id, uuid), insert.queue, insert.json, insert.key, insert.at, insert.delay),
         *(insert.attempt, insert.error, insert.skip, insert.dedupe, insert.dedupe_for, insert.inbox),
-        insert.replace,
+        *(insert.replace, insert.priority),
     ]
 
 
@@ -191,6 +191,7 @@ def _change(change: Change) -> list[object]:
     return [
         *(uuid_of(change.id), change.version, change.queue, change.json, change.at, change.delay),
         *(change.attempt, change.error, change.keep, change.lease, change.progress),
+        change.priority,
     ]
 
 
@@ -232,8 +233,8 @@ def _work(command: Work, now: int | None, heads: Heads) -> Asked:
     values = (
         *(command.session, ids, versions, parts, finished, list(command.queues), command.limit),
         *(command.lease, command.most, command.idle),
-        command.begins,
         _array(map(uuid_of, command.begun)),
+        command.begins,
         _array("null" if head is None else head.ready for head in starts),
         _array("null" if head is None else head.id for head in starts),
         now,
@@ -252,7 +253,7 @@ def _failed(failed: Failed) -> list[object]:
 
 
 def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
-    (_, *_, claims, _, _, _, _, _, _, _, _, _, _) = head = lines.pop()
+    (_, *_, claims, _, _, _, _, _, _, _, _, _, _, _) = head = lines.pop()
     others = [line for line in lines if line[0] != "t"]
     if others:
         lines = [line for line in lines if line[0] == "t"]
@@ -264,7 +265,7 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
         heads.put(queue, line[4], line[1])
     if command.limit >= _BATCH:
         # Rows of a queue come in the order in which they became ready.
-        for row in {row.queue: row for row in rows}.values():
+        for row in {row.queue: row for row in rows if not row.priority}.values():
             if row.queue not in firsts:
                 heads.put(row.queue, row.at, uuid_of(row.id))
     return Worked(
@@ -349,7 +350,7 @@ def _release(command: Release, now: int | None, _: Heads) -> Asked:
 def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     del now, heads
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
-    values = (command.values, command.queue, ids, command.session, command.limit)
+    values = (command.queue, command.values, ids, command.session, command.limit)
     return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 """The version of the tasks in schema `intervalq`; tasks.sql says when to increment it."""
 
 _VERSION: Final = b"select number from intervalq.tasks_version"

@@ -55,13 +55,14 @@ set local check_function_bodies = on;
 \ir sql/tasks_ranges.sql
 \ir sql/tasks_plain.sql
 \ir sql/tasks_settle.sql
+\ir sql/tasks_order.sql
 \ir sql/tasks_work.sql
 \ir sql/tasks_sessions.sql
 \ir sql/tasks_locks.sql
 \ir sql/tasks_looks.sql
 \ir sql/tasks_enqueue.sql
 
-insert into intervalq.tasks_version (number) values (3)
+insert into intervalq.tasks_version (number) values (4)
 on conflict (one) do update set number = excluded.number where tasks_version.number < excluded.number;
 
 commit;

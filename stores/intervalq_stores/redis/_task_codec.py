@@ -86,7 +86,7 @@ def _modify(command: Modify) -> Arguments:
 
 
 def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
-    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace = insert
+    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level = insert
     flags = 0
     options = "" if at is None else "a"
     if skip or key is not None or dedupe is not None:
@@ -94,6 +94,9 @@ def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
         options += "s" * skip + "d" * (dedupe is not None)
         if key is not None:
             options += "k" + "r" * replace + ("" if inbox is None else f"i{inbox}")
+    extra = b""
+    if level:
+        flags, options, extra = flags | _EXTRA, f"{options}p", _MORE.pack(2 * (level % 32), 0)
     _within(attempt, _MAX_ATTEMPTS, "attempt")
     _within(dedupe_for, _MAX_SPAN, "dedupe_for")
     parts = (queue, key or "", error, dedupe or "")
@@ -108,6 +111,9 @@ def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
         )
     except struct_error as problem:
         raise Unfit(f"a number is out of range or a name too long: {problem}") from problem
+    if extra:
+        names = len(text) - len(json.encode())
+        return name, options, b"".join((head, text[:names], extra, text[names:]))
     return name, options, head + text
 
 
@@ -126,6 +132,7 @@ def _change(change: Change) -> Arguments:
         ("t", change.attempt),
         ("e", change.error),
         ("g", change.progress),
+        ("p", change.priority),
         ("l", change.lease),
     )
     if change.queue is not None:
@@ -253,7 +260,7 @@ def _modified(
 
 
 def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> Row:
-    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _ = insert
+    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority = insert
     place, waiting = (0, False) if key is None else places[id_]
     if at is None:
         at = now + delay
@@ -261,7 +268,7 @@ def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> 
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for, False, False, False, ""),
+            *(dedupe, dedupe_for, False, False, False, "", priority),
         ),
     )
 
@@ -332,17 +339,17 @@ def _row(id_: bytes, packed: bytes) -> Row:
     text: Any = packed[_SIZE:]
     if text.isascii():  # so that its characters are the same, and it is decoded only once
         text = text.decode()
-        decode: Callable[[Any], str] = _same
+        decode: Callable[[Any], str] = str
     else:
         decode = bytes.decode
     key += queue
     session += key
     error += session
     dedupe += error
-    cancelled, progress = 0, ""
+    mark, progress = 0, ""
     value = dedupe
     if flags & _EXTRA:
-        cancelled, size = _MORE.unpack_from(packed, _SIZE + dedupe)
+        mark, size = _MORE.unpack_from(packed, _SIZE + dedupe)
         value = dedupe + _MORE.size + size
         progress = packed[_SIZE + dedupe + _MORE.size : _SIZE + value].decode()
     return tuple.__new__(
@@ -367,31 +374,24 @@ def _row(id_: bytes, packed: bytes) -> Row:
             dedupe_for,
             flags & (_SESSION | _AHEAD) == _SESSION,
             flags & _ALONE > 0,
-            cancelled == 1,
+            mark % 2 == 1,
             progress,
+            (mark // 2 + 16) % 32 - 16,
         ),
     )
-
-
-def _same(text: str) -> str:
-    return text
 
 
 def _by(size: int, parts: list[Any]) -> Iterator[tuple[Any, ...]]:
     return zip(*[iter(parts)] * size, strict=True)
 
 
-def _nothing(*_: object) -> None:
-    return None
-
-
 _READ: Final[dict[type, Callable[..., Any]]] = {
     Modify: _modified,
     Cancel: _cancelled,
     Work: _worked,
-    Begin: _nothing,
+    Begin: lambda *_: None,
     Beat: _beaten,
-    End: _nothing,
+    End: lambda *_: None,
     Acquire: lambda _, __, fence, wait: Acquired(fence, wait),
     Release: lambda _, __, released: released == 1,
     Select: _selected,

@@ -103,7 +103,7 @@ def _script(name: str) -> Script:
 
 
 def _files(*parts: str) -> tuple[str, ...]:
-    return tuple(f"tasks_{part}.lua" for part in ("table", *parts))
+    return tuple(f"tasks_{part}.lua" for part in ("table", "writes", *parts))
 
 
 _PARTS: Final = {

@@ -167,6 +167,7 @@ local function change(row, part)
     row.begun, row.cancelled = false, false
   end
   row.progress = part.g or row.progress
+  row.priority = part.p and tonumber(part.p) or row.priority
   row.ends = keeps and part.l and now + tonumber(part.l) or nil
   row.modified = now
   if not moves then
@@ -194,7 +195,7 @@ local function many(count, read)
 end
 
 -- A part: the id; flags with the version; then a value for each flag except x and k. x deletes the task. The others
--- change it: q queue, j value, a at, d delay, t attempt, e error, g progress; k keeps the claim, l for this long.
+-- change it: q queue, j value, a at, d delay, t attempt, e error, g progress, p priority; k keeps the claim, l for this long.
 local function read_part()
   local id, change = argument(), argument()
   if string.byte(change) == 120 then return { id = id, version = tonumber(sub(change, 2)), x = true } end

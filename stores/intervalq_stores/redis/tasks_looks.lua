@@ -11,9 +11,10 @@ end
 
 -- Ids of a queue's tasks: the first ones of each of the two sorted kinds, and all claimed ones.
 local function ids_of(queue, limit, ids)
-  for _, letter in ipairs({ 'r', 'w' }) do
-    local start = prefix(letter, queue)
-    for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\255', 'LIMIT', 0, limit)) do
+  local starts = { prefix('w', queue) }
+  for _, priority in ipairs(levels('r', queue)) do starts[#starts + 1] = lane('r', queue, priority) end
+  for _, start in ipairs(starts) do
+    for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\2', 'LIMIT', 0, limit)) do
       ids[#ids + 1] = sub(member, #start + 10)
     end
   end
@@ -56,12 +57,19 @@ local function most_claims(queue)
 end
 
 local function stats(queue)
-  local free_start, lease_start = prefix('r', queue), prefix('l', queue)
+  local free_start = prefix('r', queue)
   local until_now = stamp(now + 1)
-  local function by_now(start) return ask('ZLEXCOUNT', INDEX, '[' .. start, '(' .. start .. until_now) end
+  local function by_now(letter)
+    local sum = 0
+    for _, priority in ipairs(levels(letter, queue)) do
+      local start = lane(letter, queue, priority)
+      sum = sum + ask('ZLEXCOUNT', INDEX, '[' .. start, '(' .. start .. until_now)
+    end
+    return sum
+  end
   local free_ones, inbox = stored_count(free_start), stored_count(prefix('w', queue))
   local has = whole(ask('HGET', META, prefix('h', queue)) or nil)
-  local ended, now_free = by_now(lease_start), by_now(free_start)
+  local ended, now_free = by_now('l'), by_now('r')
   return free_ones + inbox + has, has - ended, now_free + ended, free_ones - now_free, inbox, most_claims(queue)
 end
 

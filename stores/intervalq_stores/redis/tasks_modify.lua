@@ -8,7 +8,7 @@ local function refuse(...)
 end
 
 -- An insert: the id, flags, and the packed task, whose `at` is a delay, or with flag a an instant. Other flags: s: it
--- is left out if the id exists; d: it has a dedupe key; k: it has a key, whose line it replaces with r; i and a number:
+-- is left out if the id exists; d: it has a dedupe key; p: a priority; k: it has a key, whose line it replaces with r; i and a number:
 -- the limit of the inbox. Inserts without any of these are prepared for writing at once, because there are many.
 -- Returns their ids, and all other inserts.
 local function read_inserts(n)

@@ -2,24 +2,26 @@
 --
 -- The scripts repeat `apply` of intervalq/tasks/rules.py, which has the reasons; the conformance suite of task stores
 -- compares the answers of both. Each kind of command has a script of its own, so that none loads more than it needs:
--- this part, tasks_changes.lua if tasks change, and tasks_(modify|cancel|work|sessions|looks).lua.
+-- this part, tasks_writes.lua, tasks_changes.lua if tasks change, and tasks_(modify|cancel|work|sessions|looks).lua.
 --
 -- Changes are collected here first, and written at the end of the command: the server doesn't roll back a script that
 -- fails, so every read and every check comes before the first write.
 --
 -- KEYS[1]  intervalq:{tasks}:tasks     HASH  id -> a task, packed (see HEAD)
 -- KEYS[2]  intervalq:{tasks}:index     ZSET  all scores 0; texts in the order of their bytes, by the first letter:
---            r QUEUE at id             free tasks                    c QUEUE claims      see `meta`
+--            r LANE at id              free tasks                    c QUEUE claims      see `meta`
 --            w QUEUE at id             tasks behind another          q queue             queues that have tasks
 --            s SESSION QUEUE id        claimed tasks                 e lapse session     when sessions lapse
---            l QUEUE until id          claims with a lease           i QUEUE session     idle sessions
+--            l LANE until id           claims with a lease           i QUEUE session     idle sessions
 --            k QUEUE KEY place id      lines of keys                 m until MARK        marks that end
 --            x SESSION id              claims that were cancelled
---          In capitals: two bytes of length, and the text. Instants are a sign and 8 bytes, places 4.
+--          In capitals: two bytes of length, and the text. Instants are a sign and 8 bytes, places 4. A LANE is a
+--          QUEUE; for tasks with a priority, also the byte 2, which no sign is, and the priority plus 64 as a byte.
 -- KEYS[3]  intervalq:{tasks}:sessions  HASH  id -> a session, packed, and the queues that it is idle on
 -- KEYS[4]  intervalq:{tasks}:marks     HASH  QUEUE dedupe key -> when it ends, and the id of the task
 -- KEYS[5]  intervalq:{tasks}:meta      HASH  version; `h QUEUE`: how many tasks are claimed; `c QUEUE claims`: how
---                                            many tasks have this number of claims; `clock`: see `read_clock`
+--                                            many tasks have this number of claims; `clock`: see `read_clock`;
+--                                            `ranked`: there are or were tasks with priorities
 --          The keys are few and declared, so a cluster that is moving their slot refuses a script (TRYAGAIN) before it
 --          begins. With a key for each queue, one could be missing in the middle of a script.
 -- ARGV[1]  the command
@@ -38,7 +40,7 @@
 
 local FOREVER = 9007199254740991
 local MAX_INTEGER = 4294967295
-local LAYOUT = 3
+local LAYOUT = 4
 local SOON = 5000000  -- idle sessions are woken for tasks that are ready within this time: later, they ask by themselves
 local CHUNK = 2000    -- arguments per call of the server; Lua can't unpack many more
 
@@ -72,9 +74,11 @@ local function in_chunks(list, use)
 end
 
 -- Whether this command also writes the version of the layout: there are no tables yet, or older ones. Everything in
--- layouts 1 and 2 is the same in layout 3.
+-- layouts 1 to 3 is the same in layout 4.
+local is_ranked = false  -- whether there may be tasks with priorities
 local function check_layout()
-  local version = ask('HGET', META, 'version')
+  local version, ranked = unpack(ask('HMGET', META, 'version', 'ranked'))
+  is_ranked = ranked and true or false
   if version and not string.find(version, '^[1-9]%d*$') then corrupt("'version' must be a whole number") end
   if version and tonumber(version) > LAYOUT then
     error({ err = 'NEWER the tables of tasks have layout ' .. version .. ', not up to ' .. LAYOUT })
@@ -115,6 +119,13 @@ local function prefix(letter, name)
     known[name] = text
   end
   return text
+end
+
+-- The prefix of free tasks ('r') or claims with a lease ('l') of a queue that have this priority.
+local function lane(letter, queue, priority)
+  local start = prefix(letter, queue)
+  if priority == 0 then return start end
+  return start .. '\2' .. string.char(64 + priority)
 end
 
 -- The field of META, and the text of the index, for tasks of a queue with this number of claims.
@@ -172,6 +183,30 @@ local function add(start, member)
   fresh_n[start] = fresh_n[start] + 1
 end
 
+-- The priorities that occur among tasks of a queue in this part of the index, and 0.
+local function levels(letter, queue)
+  local found = { 0 }
+  if not is_ranked then return found end
+  local start, occurs = prefix(letter, queue) .. '\2', {}
+  local from = '[' .. start
+  while true do
+    local first = ask('ZRANGEBYLEX', INDEX, from, '(' .. prefix(letter, queue) .. '\3', 'LIMIT', 0, 1)[1]
+    if not first then break end
+    local mark = sub(first, #start + 1, #start + 1)
+    occurs[string.byte(mark) - 64] = true
+    from = '[' .. start .. string.char(string.byte(mark) + 1)
+  end
+  for other in pairs(fresh_in) do
+    if #other == #start + 1 and sub(other, 1, #start) == start and next(fresh_in[other]) then
+      occurs[string.byte(other, -1) - 64] = true
+    end
+  end
+  for priority = -9, 9 do
+    if occurs[priority] then found[#found + 1] = priority end
+  end
+  return found
+end
+
 local function stored_count(start)
   return ask('ZLEXCOUNT', INDEX, '[' .. start, '(' .. start .. '\255')
 end
@@ -200,7 +235,7 @@ end
 
 -- Spread (two bytes of the id's MD5, see `rest`), flags, version, place, claims, attempt, at, created, modified,
 -- until, dedupe_for, the lengths of queue, key, session, error and dedupe key. Then these texts; with the flag EXTRA, 1
--- if it is cancelled, and the length and text of its progress; then the value.
+-- if it is cancelled, plus twice its priority modulo 32, and the length and text of its progress; then the value.
 local HEAD, SIZE = '>I2BI4I4I4I4i8i8i8i8i8I2I2I2I4I2', 71
 local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE, EXTRA = 1, 2, 4, 8, 16, 32, 64, 128
 local FLAGS = 255  -- AHEAD: it is claimed, and has not begun; in layout 1, each claim was an attempt
@@ -216,11 +251,12 @@ local function decoded(id, text)
   local to_extra = to_dedupe + dedupe
   local to_json = to_extra
   local band = bit.band
-  local cancelled, progress = 0, ''
+  local cancelled, progress, priority = 0, '', 0
   if band(flags, EXTRA) > 0 then
     if to_extra + 4 > #text then corrupt('a task is too short') end
     local mark, size, start = unpacked('>BI4', text, to_extra)
-    cancelled, to_json, progress = mark, start + size, sub(text, start, start + size - 1)
+    cancelled, to_json, progress = mark % 2, start + size, sub(text, start, start + size - 1)
+    priority = (math.floor(mark / 2) + 16) % 32 - 16
   end
   if to_json > #text + 1 then corrupt('a task is broken') end
   return {
@@ -229,7 +265,7 @@ local function decoded(id, text)
     waiting = band(flags, WAITING) > 0,
     begun = band(flags, SESSION + AHEAD) == SESSION,
     alone = band(flags, ALONE) > 0,
-    cancelled = cancelled == 1, progress = progress,
+    cancelled = cancelled == 1, progress = progress, priority = priority,
     ends = band(flags, UNTIL) > 0 and ends or nil,
     queue = sub(text, from, to_key - 1),
     key = band(flags, KEY) > 0 and sub(text, to_key, to_session - 1) or nil,
@@ -256,9 +292,9 @@ local function encoded(row)
     + (session and not row.begun and AHEAD or 0) + (row.alone and ALONE or 0)
   key, session, dedupe = key or '', session or '', dedupe or ''
   local extra = ''
-  if row.cancelled or row.progress ~= '' then
+  if row.cancelled or row.progress ~= '' or row.priority ~= 0 then
     flags = flags + EXTRA
-    extra = pack('>BI4', row.cancelled and 1 or 0, #row.progress) .. row.progress
+    extra = pack('>BI4', (row.cancelled and 1 or 0) + 2 * (row.priority % 32), #row.progress) .. row.progress
   end
   return pack(
     HEAD, row.spread, flags, row.version, row.place, row.claims, row.attempt, row.at, row.created, row.modified,
@@ -326,7 +362,7 @@ local function home(row)
     local start = prefix('s', row.session)
     return start, start .. sized(row.queue) .. row.id
   end
-  local start = prefix(row.waiting and 'w' or 'r', row.queue)
+  local start = row.waiting and prefix('w', row.queue) or lane('r', row.queue, row.priority)
   return start, start .. stamp(row.at) .. row.id
 end
 
@@ -335,7 +371,7 @@ local function each_text(row, use, by)
   if row.session then
     bump(prefix('h', row.queue), by)
     if row.ends then
-      local start = prefix('l', row.queue)
+      local start = lane('l', row.queue, row.priority)
       use(start, start .. stamp(row.ends) .. row.id)
     end
     if row.cancelled then use(prefix('x', row.session), prefix('x', row.session) .. row.id) end
@@ -355,6 +391,7 @@ end
 local function enter(row)
   each_text(row, add, 1)
   rows[row.id], changed[row.id] = row, true
+  if row.priority ~= 0 then is_ranked = true end
 end
 
 -- The claims of a session, in all queues.
@@ -440,159 +477,3 @@ local function with(one, field, value)
   copy[field] = value
   return copy
 end
-
--- --- the writes --------------------------------------------------------------------------------------
-
-local function whole(text)
-  if not string.find(text or '0', '^%d+$') then corrupt('a count is broken') end
-  return tonumber(text or 0)
-end
-
--- The counts that changed, as fields to set and to remove. The index has which numbers of claims occur.
-local function counted()
-  local names, set, unset = {}, {}, {}
-  for name, by in pairs(more) do
-    if by ~= 0 then names[#names + 1] = name end
-  end
-  local at = 0
-  in_chunks(names, function(...)
-    for _, text in ipairs(ask('HMGET', META, ...)) do
-      at = at + 1
-      local name, before = names[at], whole(text)
-      local after = before + more[name]
-      if after < 0 then corrupt('a count is too small') end
-      if after > 0 then
-        set[#set + 1], set[#set + 2] = name, format('%.0f', after)
-      else
-        unset[#unset + 1] = name
-      end
-      if sub(name, 1, 1) == 'c' and (before == 0) ~= (after == 0) then (after > 0 and add or drop)('c', name) end
-    end
-  end)
-  return set, unset
-end
-
-local function write(command, key, list)
-  in_chunks(list, function(...) redis.call(command, key, ...) end)
-end
-
--- The changed entries of a table, as a list to set and a list to remove.
-local function parted(names, of, text_of)
-  local set, unset = {}, {}
-  for name in pairs(names) do
-    local one = of[name]
-    if one then
-      set[#set + 1], set[#set + 2] = name, text_of(one)
-    else
-      unset[#unset + 1] = name
-    end
-  end
-  return set, unset
-end
-
-local clock_text  -- the new entry of META about the clock; nil: unchanged
-
-local function mark_text(mark)
-  return pack('>Bi8', mark.ends and 1 or 0, mark.ends or 0) .. mark.id
-end
-
--- Remove the queues that have lost their last task. After all else was written.
-local function forget_empty()
-  for queue in pairs(departed) do
-    if redis.call('HEXISTS', META, prefix('h', queue)) == 0
-      and stored_count(prefix('r', queue)) == 0 and stored_count(prefix('w', queue)) == 0 then
-      redis.call('ZREM', INDEX, 'q' .. queue)
-    end
-  end
-end
-
--- Write all changes. `takes`: they need memory, so a server without memory may refuse them.
-local function flush(takes)
-  for id in pairs(changed) do
-    local row = rows[id]
-    if not row then
-      unsets[#unsets + 1] = id
-    else
-      sets[#sets + 1], sets[#sets + 2] = id, encoded(row)
-      if not row.session and not row.waiting and row.at <= now + SOON then
-        local _, member = home(row)
-        if fresh[member] then ready_in[row.queue] = true end
-      end
-    end
-  end
-  local people, left = parted(sessions_changed, sessions, person_text)
-  local marked, freed = parted(marks_changed, marks, mark_text)
-  local counts, uncounted = counted()
-  for queue in pairs(arrived) do fresh['q' .. queue] = true end
-  for member in pairs(gone) do drops[#drops + 1] = member end
-  for member in pairs(fresh) do adds[#adds + 1], adds[#adds + 2] = 0, member end
-  if clock_text then counts[#counts + 1], counts[#counts + 2] = 'clock', clock_text end
-  if #sets + #unsets + #drops + #adds + #people + #left + #marked + #freed == 0 and not clock_text then return end
-  for _, key in ipairs({ TASKS, SESSIONS, MARKS }) do
-    if not seen[key] then ask('HLEN', key) end
-  end
-  if not seen[INDEX] then ask('ZCARD', INDEX) end
-
-  -- A server without memory refuses a script's first write only, and only one that needs memory. Tasks can be
-  -- claimed and done all the same: else nothing would ever make room.
-  if not takes then redis.call('ZREM', INDEX, '') end
-  write('HSET', TASKS, sets)
-  write('HDEL', TASKS, unsets)
-  write('ZREM', INDEX, drops)
-  write('ZADD', INDEX, adds)
-  write('HSET', SESSIONS, people)
-  write('HDEL', SESSIONS, left)
-  write('HSET', MARKS, marked)
-  write('HDEL', MARKS, freed)
-  write('HSET', META, counts)
-  write('HDEL', META, uncounted)
-  if is_other then redis.call('HSET', META, 'version', LAYOUT) end
-  forget_empty()
-end
-
--- --- wake-ups ----------------------------------------------------------------------------------------
-
--- Wake one session that is idle on a queue, so that not all of them ask for one task. It isn't idle any more.
-local function wake_one(queue)
-  local start = prefix('i', queue)
-  local there_are = stored_count(start)
-  for _, from in ipairs(there_are > 0 and { random % there_are, 0 } or {}) do
-    local some = redis.call('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\255', 'LIMIT', from, 16)
-    for _, found in ipairs(some) do
-      local id = sub(found, #start + 1)
-      local text = redis.call('HGET', SESSIONS, id)
-      local one = text and person(text)
-      if one then
-        each_idle(id, one.idle, function(_, member) redis.call('ZREM', INDEX, member) end)
-        redis.call('HSET', SESSIONS, id, person_text(with(one, 'idle', '')))
-        local heard = redis.pcall('PUBLISH', sub(TASKS, 1, -6) .. 'wake:' .. id, '')
-        -- The server doesn't count subscribers at other nodes of a cluster.
-        if type(heard) == 'number' and (heard > 0 or ARGV[4] == '1') then return end
-      end
-    end
-  end
-end
-
-local function wake()
-  for queue in pairs(ready_in) do wake_one(queue) end
-end
-
--- --- one command -------------------------------------------------------------------------------------
-
--- Errors are returned, not raised, so that their code comes first in Redis 6.2, too, which raises texts.
-local function run(command)
-  local ok, result = pcall(function()
-    if not now then
-      local time = redis.call('TIME')
-      now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-    end
-    is_other = check_layout()
-    local answer = command()
-    wake()
-    return answer
-  end)
-  if ok then return result end
-  if type(result) == 'table' then return result.refused or result end
-  return { err = string.match(result, '%-(%u+ .*)') or 'ERR ' .. result }
-end
-

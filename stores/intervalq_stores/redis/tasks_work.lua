@@ -71,11 +71,11 @@ end
 
 -- --- claims ------------------------------------------------------------------------------------------
 
--- Texts of the index of ready tasks, by instant: free ones, and those whose lease has ended.
-local function ready(queue, limit)
+-- Texts of the index of ready tasks with a priority, by instant: free ones, and those whose lease has ended.
+local function ready_of(queue, priority, limit)
   local found, kinds, mixed = {}, 0, false
   for _, letter in ipairs({ 'r', 'l' }) do
-    local start = prefix(letter, queue)
+    local start = lane(letter, queue, priority)
     local most = limit + (gone_n[start] or 0)
     local list = ask('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. stamp(now + 1), 'LIMIT', 0, most)
     local before = #found
@@ -94,12 +94,53 @@ local function ready(queue, limit)
     if #found > before then kinds = kinds + 1 end
   end
   if mixed or kinds > 1 then
-    local start, instants = prefix('r', queue), {}  -- the prefix of the other kind is as long
+    local start, instants = lane('r', queue, priority), {}  -- the prefix of the other kind is as long
     for _, member in ipairs(found) do instants[member] = instant_of(member, start) end
     table.sort(found, function(one, other) return instants[one] < instants[other] end)
   end
   for i = #found, limit + 1, -1 do found[i] = nil end
   return found
+end
+
+local MINUTE = 60000000
+
+-- Ready tasks in the order of intervalq/tasks/_spec/order.py: their texts of the index; and how many of the first ones
+-- have the same priority.
+local function ready(queue, limit)
+  local occurs = { 0 }
+  if is_ranked then
+    local both = {}
+    for _, letter in ipairs({ 'r', 'l' }) do
+      for _, priority in ipairs(levels(letter, queue)) do both[priority] = true end
+    end
+    occurs = {}
+    for priority = -9, 9 do
+      if both[priority] then occurs[#occurs + 1] = priority end
+    end
+  end
+  if #occurs == 1 then
+    local found = ready_of(queue, 0, limit)
+    return found, #found
+  end
+  local ranked = {}
+  for _, priority in ipairs(occurs) do
+    local start = lane('r', queue, priority)
+    for n, member in ipairs(ready_of(queue, priority, limit)) do
+      ranked[#ranked + 1] = { instant_of(member, start) - priority * MINUTE, priority, n, member }
+    end
+  end
+  table.sort(ranked, function(one, other)
+    for i = 1, 3 do
+      if one[i] ~= other[i] then return one[i] < other[i] end
+    end
+    return false
+  end)
+  local found, run = {}, 0
+  for i = 1, math.min(limit, #ranked) do
+    found[i] = ranked[i][4]
+    if run == i - 1 and ranked[i][2] == ranked[1][2] then run = i end
+  end
+  return found, run
 end
 
 -- Ready tasks, as texts of the index, and their queues: first an equal share of each queue, whatever its size, then
@@ -109,8 +150,8 @@ local function choose(queues, limit)
   if limit < 1 or #queues == 0 then return chosen, of end
   local share = math.ceil(limit / #queues)
   for i, queue in ipairs(queues) do
-    local found = ready(queue, limit < WINDOW and limit + WINDOW or limit)
-    local first = limit < WINDOW and (random + i) % (math.max(0, #found - limit) + 1) or 0
+    local found, run = ready(queue, limit < WINDOW and limit + WINDOW or limit)
+    local first = limit < WINDOW and (random + i) % (math.max(0, run - limit) + 1) or 0
     local last = math.min(limit, #found - first)
     for n = 1, math.min(share, last) do
       chosen[#chosen + 1], of[#of + 1] = found[first + n], queue
@@ -128,12 +169,21 @@ local function choose(queues, limit)
   return chosen, of
 end
 
+-- The prefixes of a queue's free tasks and of its claims with a lease, of all priorities.
+local function lanes(queue)
+  local list = {}
+  for _, letter in ipairs({ 'r', 'l' }) do
+    for _, priority in ipairs(levels(letter, queue)) do list[#list + 1] = lane(letter, queue, priority) end
+  end
+  return list
+end
+
 -- Make tasks ready that were written before the clock was set back, and would be ready without that step: up to a
 -- number of each queue.
 local function catch_up(queues, limit)
   for _, queue in ipairs(queues) do
-    for _, letter in ipairs({ 'r', 'l' }) do
-      local start, left = prefix(letter, queue), limit
+    for _, start in ipairs(lanes(queue)) do
+      local left = limit
       local from, to = '[' .. start .. stamp(now + 1), '(' .. start .. stamp(now + ahead + 1)
       while left > 0 do
         local list, ids = ask('ZRANGEBYLEX', INDEX, from, to, 'LIMIT', 0, 100), {}
@@ -158,7 +208,7 @@ end
 local function claim_any(id, known_as, session, ends, begins)
   local row = there(id)
   local _, member = home(row)
-  if row.session and row.ends then member = prefix('l', row.queue) .. stamp(row.ends) .. row.id end
+  if row.session and row.ends then member = lane('l', row.queue, row.priority) .. stamp(row.ends) .. row.id end
   if member ~= known_as then corrupt('the index and a task differ about when it is ready') end
   leave(row)
   row.begun = begins > (row.alone and 1 or 0)
@@ -171,7 +221,10 @@ end
 -- Ids and texts of tasks after they were claimed.
 local function claim(chosen, of, session, lease, begins)
   local ids, list, ends, n, start = {}, {}, lease and now + lease, 0, prefix('s', session)
-  for i, member in ipairs(chosen) do ids[i] = sub(member, #prefix('r', of[i]) + 10) end
+  for i, member in ipairs(chosen) do
+    local size = #prefix('r', of[i])
+    ids[i] = sub(member, size + (string.byte(member, size + 1) == 2 and 12 or 10))
+  end
   fetch(ids)
   for i, id in ipairs(ids) do
     local queue, member = of[i], chosen[i]
@@ -195,10 +248,9 @@ end
 local function wait_for(queues)
   local least
   for _, queue in ipairs(queues) do
-    for _, letter in ipairs({ 'r', 'l' }) do
-      local start = prefix(letter, queue)
+    for _, start in ipairs(lanes(queue)) do
       local from, most = '[' .. start .. stamp(now + 1), 1 + (gone_n[start] or 0)
-      for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, from, '(' .. start .. '\255', 'LIMIT', 0, most)) do
+      for _, member in ipairs(ask('ZRANGEBYLEX', INDEX, from, '(' .. start .. '\2', 'LIMIT', 0, most)) do
         if not gone[member] then
           least = math.min(least or FOREVER, instant_of(member, start))
           break

@@ -17,7 +17,7 @@ _SETTLE: Final = (
     "DELETE FROM intervalq_tasks WHERE id IN (SELECT value FROM json_each(?)) "
     "AND version = ? AND +session = ? AND key IS NULL AND dedupe IS NULL"  # +: by ids, not by its index
 )
-_READY: Final = "queue = ? AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
+_READY: Final = "queue = ? AND priority = 0 AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
 _NUMBERS: Final = "SELECT rowid FROM intervalq_tasks WHERE "
 _CHOSEN: Final = "rowid IN (SELECT value FROM json_each(?))"
 # Each column costs time in each row. Most columns of a task that was never claimed are known, which is when
@@ -25,7 +25,7 @@ _CHOSEN: Final = "rowid IN (SELECT value FROM json_each(?))"
 # temporary table.
 _READ: Final = (
     "SELECT rowid, id, version, queue, at, json, created, claims = 0 AND attempt = 0 AND error = '' "
-    "AND progress = '' AND dedupe_for = 0 AND alone = 0 AND key IS NULL AND dedupe IS NULL "
+    "AND progress = '' AND dedupe_for = 0 AND alone = 0 AND priority = 0 AND key IS NULL AND dedupe IS NULL "
     "FROM intervalq_tasks WHERE "
 )
 _CLAIM: Final = (
@@ -86,12 +86,7 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
     if not (command.queues and command.limit):
         return Worked()
     until = None if command.lease is None else now + command.lease
-    if len(command.queues) == 1:
-        (queue,) = command.queues
-        skipped = table.skipped(queue, now, command.limit)
-        found = table.rows(_READ + _READY, queue, now, command.limit, skipped)
-    else:
-        found = table.rows(_READ + _CHOSEN, json.dumps(_choose(table, command, now)))
+    found = _found(table, command, now)
     if found:
         _check(found)
         values = command.session, until, command.begins, command.begins, now, until
@@ -103,12 +98,26 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
     return Worked(claimed=_claimed(table, command, found, now), wait=wait)
 
 
+def _found(table: SQLiteTable, command: Work, now: int) -> list[Any]:
+    """The tasks to claim, in order."""
+    if len(command.queues) == 1:
+        (queue,) = command.queues
+        skipped = table.skipped(queue, now, command.limit)
+        if skipped is not None:
+            return table.rows(_READ + _READY, queue, now, command.limit, skipped)
+        numbers = table.ranked(queue, now, command.limit)
+    else:
+        numbers = _choose(table, command, now)
+    found = {one[0]: one for one in table.rows(_READ + _CHOSEN, json.dumps(numbers))}
+    return [found[number] for number in numbers]
+
+
 def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> tuple[Row, ...]:
     """The rows that were claimed now."""
     begun, until = command.begins > 0, None if command.lease is None else now + command.lease
     middle, end = (
         (None, 0, False, command.session, until, 1, int(begun), ""),
-        (now, None, 0, begun, False, False, ""),
+        (now, None, 0, begun, False, False, "", 0),
     )
     rows = [
         tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end))
@@ -137,7 +146,10 @@ def _choose(table: SQLiteTable, command: Work, now: int) -> list[int]:
     rest: list[int] = []
     for queue in random.sample(command.queues, len(command.queues)):
         skipped = table.skipped(queue, now, limit)
-        ready = [number for (number,) in table.rows(_NUMBERS + _READY, queue, now, limit, skipped)]
+        if skipped is None:
+            ready = table.ranked(queue, now, limit)
+        else:
+            ready = [number for (number,) in table.rows(_NUMBERS + _READY, queue, now, limit, skipped)]
         chosen += ready[:share]
         rest += ready[share:]
         if len(chosen) >= limit:

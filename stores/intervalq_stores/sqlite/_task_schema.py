@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 """The version of these tables. Any released change to them increments it and adds a step to `STEPS`."""
 
 _FOR_LOOKS: Final = (
@@ -21,6 +21,10 @@ _CLOCK: Final = (
     "INSERT INTO intervalq_clock VALUES (0)",
 )
 
+_READY: Final = (
+    "CREATE INDEX intervalq_tasks_ready ON intervalq_tasks (queue, priority, ready) WHERE ready IS NOT NULL"
+)
+
 _LOCKS: Final = (
     """CREATE TABLE intervalq_locks (
     name TEXT PRIMARY KEY NOT NULL, owner TEXT NOT NULL, fence INTEGER NOT NULL, until INTEGER NOT NULL,
@@ -35,9 +39,10 @@ SCHEMA: Final = (
     until INTEGER, claims INTEGER NOT NULL, attempt INTEGER NOT NULL, error TEXT NOT NULL,
     created INTEGER NOT NULL, modified INTEGER NOT NULL, dedupe TEXT, dedupe_for INTEGER NOT NULL,
     ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0,
-    cancelled INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '')""",
+    cancelled INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '',
+    priority INTEGER NOT NULL DEFAULT 0)""",
     # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
-    "CREATE INDEX intervalq_tasks_ready ON intervalq_tasks (queue, ready) WHERE ready IS NOT NULL",
+    _READY,
     "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
     "CREATE INDEX intervalq_tasks_key ON intervalq_tasks (queue, key, place) WHERE key IS NOT NULL",
     *_FOR_LOOKS,
@@ -65,6 +70,11 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE intervalq_tasks ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE intervalq_tasks ADD COLUMN progress TEXT NOT NULL DEFAULT ''",
         *_LOCKS,
+    ),
+    3: (
+        "ALTER TABLE intervalq_tasks ADD COLUMN priority INTEGER NOT NULL DEFAULT 0",
+        "DROP INDEX intervalq_tasks_ready",
+        _READY,
     ),
 }
 """The statements that upgrade tables of each older layout to the next one."""

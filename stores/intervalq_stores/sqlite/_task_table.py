@@ -21,17 +21,20 @@ from intervalq.tasks.rules import (
     sound,
     typed,
 )
+from intervalq_stores.sqlite import _task_order as _order
+from intervalq_stores.sqlite._task_order import LEVELS
 
 FIELDS: Final = ", ".join(Row._fields)
-
-_WINDOW: Final = 16
-"""A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
 
 _SWEPT: Final = 16
 """How many marks or locks a sweep forgets: more than a command creates on average."""
 
 _GET: Final = f"SELECT {FIELDS} FROM intervalq_tasks"  # noqa: S608 - our own names
 _GET_ALL: Final = f"{_GET} WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608
+_BY_NUMBER: Final = (
+    f"SELECT rowid, {FIELDS} FROM intervalq_tasks "  # noqa: S608
+    "WHERE rowid IN (SELECT value FROM json_each(?))"
+)
 _PUT: Final = (
     f"INSERT INTO intervalq_tasks ({FIELDS}, ready) VALUES ({', '.join('?' * (len(Row._fields) + 1))}) "  # noqa: S608
     "ON CONFLICT (id) DO UPDATE SET "
@@ -41,17 +44,17 @@ _OF_KEY: Final = f"{_GET} WHERE queue = ? AND key = ?"
 _COUNT_OF_KEY: Final = (
     "SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND key = ? LIMIT ?)"
 )
-_IS_READY: Final = "FROM intervalq_tasks WHERE queue = ? AND ready <= ?"
-_SOME_READY: Final = f"SELECT count(*) FROM (SELECT 1 {_IS_READY} LIMIT ?)"  # noqa: S608
-
 _FIRST_OF: Final = (
-    "SELECT rowid FROM (SELECT rowid FROM intervalq_tasks "
-    "WHERE queue = ? AND ready IS NOT NULL AND session IS NULL ORDER BY ready LIMIT ?) "
-    "UNION ALL SELECT rowid FROM "
+    "SELECT rowid FROM intervalq_tasks WHERE queue = ? AND priority = ? AND ready IS NOT NULL "
+    "AND session IS NULL ORDER BY ready LIMIT ?"
+)
+"""The first free tasks of a queue and priority by time."""
+_REST_OF: Final = (
+    "SELECT value FROM json_each(?) UNION ALL SELECT rowid FROM "
     "(SELECT rowid FROM intervalq_tasks WHERE queue = ? AND waiting ORDER BY at LIMIT ?) "
     "UNION ALL SELECT rowid FROM intervalq_tasks WHERE session IS NOT NULL AND +queue = ?"
 )
-"""The first tasks of a queue by time, free ones and those that wait behind others; and all claimed ones."""
+"""The first tasks of a queue by time that wait behind others; and all claimed ones."""
 
 _NAME: Final = "the name of a queue of tasks"
 _CLAIMED_QUEUES: Final = "SELECT DISTINCT queue FROM intervalq_tasks WHERE session IS NOT NULL"
@@ -60,11 +63,13 @@ _NEXT_QUEUE: Final = (
     "WHERE queue >= ? AND ready IS NOT NULL "
     "UNION ALL SELECT min(queue) FROM intervalq_tasks WHERE queue >= ? AND waiting)"
 )
-_STATS: Final = """SELECT
-    (SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND ready <= ? LIMIT ?)),
-    (SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND ready > ? LIMIT ?)),
+_STATS: Final = f"""{LEVELS}SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM levels CROSS JOIN intervalq_tasks
+        WHERE queue = ? AND priority = p AND ready <= ? LIMIT ?)),
+    (SELECT count(*) FROM (SELECT 1 FROM levels CROSS JOIN intervalq_tasks
+        WHERE queue = ? AND priority = p AND ready > ? LIMIT ?)),
     (SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND waiting LIMIT ?)),
-    (SELECT max(claims) FROM intervalq_tasks WHERE queue = ? AND claims > 0 AND session IS NULL)"""
+    (SELECT max(claims) FROM intervalq_tasks WHERE queue = ? AND claims > 0 AND session IS NULL)"""  # noqa: S608 - our own names
 _ENDS: Final = "SELECT (SELECT min(rowid) FROM intervalq_tasks), (SELECT max(rowid) FROM intervalq_tasks)"
 _SAMPLES: Final = 100
 _SAMPLE: Final = 20
@@ -91,7 +96,7 @@ _SET_BACK: Final = (
 
 def row_of(values: Sequence[Any]) -> Row:
     """A row from its columns; they are checked, because SQLite accepts any value in any column."""
-    flags = values[17] == 1, values[18] == 1, values[19] == 1, values[20]
+    flags = values[17] == 1, values[18] == 1, values[19] == 1, values[20], values[21]
     return sound(
         tuple.__new__(Row, (*values[:7], values[7] == 1, *values[8:17], *flags))
     )  # twice as fast as Row(...)
@@ -172,28 +177,26 @@ class SQLiteTable:
 
     # --- what is ready ------------------------------------------------------------------------------
 
-    def skipped(self, queue: str, now: int, limit: int) -> int:
-        """How many of the first ready tasks a claim skips: a random number that leaves enough of them."""
+    def skipped(self, queue: str, now: int, limit: int) -> int | None:
+        """See `_task_order`."""
         self.flush()
-        if limit >= _WINDOW:
-            return 0
-        ((there,),) = self.rows(_SOME_READY, queue, now, limit + _WINDOW)
-        return random.randint(0, max(0, there - limit))  # noqa: S311 - no secret
+        return _order.skipped(self.rows, queue, now, limit)
+
+    def ranked(self, queue: str, now: int, limit: int) -> list[int]:
+        """See `_task_order`."""
+        self.flush()
+        return _order.ranked(self.rows, queue, now, limit)
 
     def ready(self, queue: str, now: int, limit: int) -> list[Row]:
         """See `Table.ready`."""
-        skipped = self.skipped(queue, now, limit)
-        found = self.rows(
-            f"SELECT {FIELDS} {_IS_READY} ORDER BY ready LIMIT ? OFFSET ?", queue, now, limit, skipped
-        )
-        return [row_of(one) for one in found]
+        numbers = self.ranked(queue, now, limit)
+        found = {number: row_of(one) for number, *one in self.rows(_BY_NUMBER, json.dumps(numbers))}
+        return [found[number] for number in numbers]
 
     def next_ready(self, queue: str, now: int) -> int | None:
         """See `Table.next_ready`."""
         self.flush()
-        statement = "SELECT min(ready) FROM intervalq_tasks WHERE queue = ? AND ready > ?"
-        ((least,),) = self.rows(statement, queue, now)
-        return None if least is None else typed(int, least, f"when a task of queue {queue!a} is ready")
+        return _order.next_ready(self.rows, queue, now)
 
     def of_key(self, queue: str, key: str) -> list[Row]:
         """See `Table.of_key`."""
@@ -300,8 +303,13 @@ class SQLiteTable:
         fields = FIELDS if command.values else FIELDS.replace(" json,", " 'null',")
         statement, values = f"SELECT {fields} FROM intervalq_tasks WHERE 1", list[object]()  # noqa: S608
         if command.queue is not None and command.session is None and command.limit is not None:
-            statement += f" AND rowid IN ({_FIRST_OF})"
-            values += [command.queue, command.limit, command.queue, command.limit, command.queue]
+            numbers = [
+                number
+                for level in _order.levels(self.rows, command.queue)
+                for (number,) in self.rows(_FIRST_OF, command.queue, level, command.limit)
+            ]
+            statement += f" AND rowid IN ({_REST_OF})"
+            values += [json.dumps(numbers), command.queue, command.limit, command.queue]
         else:
             for field, value in (("queue", command.queue), ("session", command.session)):
                 if value is not None:
@@ -348,7 +356,7 @@ class SQLiteTable:
     def _stats(self, queue: str, now: int, about: tuple[int, int, int] | None = None) -> QueueStats:
         """The numbers of a queue's tasks; those above `COUNTED` are `COUNTED` + 1, or taken from `about`."""
         most = COUNTED + 1
-        values = queue, now, most, queue, now, most, queue, most, queue
+        values = queue, queue, now, most, queue, now, most, queue, most, queue
         ((past, coming, inbox, again),) = self.rows(_STATS, *values)
         exact = max(past, coming, inbox) < most
         if about is not None:

@@ -37,8 +37,16 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
     Raises:
         DependencyError, InboxFull: nothing was done.
         TransactionConflict: others were faster at each try.
-        UnsupportedOperation: it is too large for one batch of the server.
+        UnsupportedOperation: it is too large for one batch of the server, or has a priority.
     """
+    if any(insert.priority for insert in command.inserts) or any(
+        change.priority is not None for change in command.changes
+    ):
+        raise UnsupportedOperation(
+            stream.server.url,
+            "tasks have no priorities here, because a stream has one order, and nothing was done: omit "
+            "priority=, and use a queue of its own for what is urgent",
+        )
     for queue in {insert.queue for insert in command.inserts} | {change.queue for change in command.changes}:
         if queue is not None:
             await stream.consumer(queue)

@@ -223,7 +223,7 @@ begin
         left_out[i] := there is not null;
         if there is not null then
             lines := lines || row(
-                'e', p ->> 0, 0, '', 0, '', there, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false, false, ''
+                'e', p ->> 0, 0, '', 0, '', there, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false, false, '', 0
             )::intervalq.line;
         elsif known ? (p ->> 0) then
             collisions := collisions || (p ->> 0);

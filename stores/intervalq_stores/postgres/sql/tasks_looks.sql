@@ -22,8 +22,11 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-    return query select t.ctid from intervalq.tasks t
-        where t.queue = q and t.ready is not null and t.session is null order by t.ready, t.id limit most;
+    return query select c.spot from unnest(intervalq._levels(q)) as u (p), lateral (
+        select t.ctid as spot from intervalq.tasks t
+        where t.queue = q and t.priority = u.p and t.ready is not null and t.session is null
+        order by t.ready, t.id limit most
+    ) as c;
     return query select t.ctid from intervalq.tasks t
         where t.queue = q and t.waiting order by t.at, t.id limit most;
     return query select c.spot from intervalq.sessions s, lateral (
@@ -37,7 +40,7 @@ $$;
 
 -- intervalq.tasks_of: `rules.Select`; ids are UUIDs. Plain tasks, which have no times, come last.
 create or replace function intervalq.tasks_of(
-    with_values boolean, q text, ids uuid[], who text, most bigint
+    q text, with_values boolean, ids uuid[], who text, most bigint
 ) returns setof intervalq.line
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -51,7 +54,7 @@ begin
             select 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
                 case when with_values then t.json else 'null' end, t.key, t.place, t.waiting, s.id, t.until,
                 t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone,
-                t.cancelled, t.progress
+                t.cancelled, t.progress, t.priority
             from unnest(ids) with ordinality as u (id, o)
             join (
                 select x.* from intervalq.tasks x where x.id = any (ids)
@@ -67,7 +70,7 @@ begin
             'select ''t'', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
                 case when $4 then t.json else ''null'' end, t.key, t.place, t.waiting, s.id, t.until,
                 t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone,
-                t.cancelled, t.progress
+                t.cancelled, t.progress, t.priority
             from intervalq.tasks t left join intervalq.sessions s on s.number = t.session where true'
             || case
                 when who is not null then
@@ -184,12 +187,16 @@ begin
         greatest(again.claims, (held.n > 0)::integer, ranged.claims)
     from unnest(names) as u (queue), lateral (
         select count(*) as n from (
-            select from intervalq.tasks t where t.queue = u.queue and t.ready <= now limit bounds[1] + 1
+            select from generate_series(-9, 9) as v (p), lateral (
+                select from intervalq.tasks t where t.queue = u.queue and t.priority = v.p and t.ready <= now offset 0
+            ) as t limit bounds[1] + 1
         ) as x
     ) as past, lateral (
         select count(*) as n, count(*) filter (where x.session is null) as free from (
-            select t.session from intervalq.tasks t where t.queue = u.queue and t.ready > now
-            limit bounds[2] + least(bounds[2], bounds[5]) + 1
+            select t.session from generate_series(-9, 9) as v (p), lateral (
+                select t.session from intervalq.tasks t
+                where t.queue = u.queue and t.priority = v.p and t.ready > now offset 0
+            ) as t limit bounds[2] + least(bounds[2], bounds[5]) + 1
         ) as x
     ) as coming, lateral (
         select count(*) as n from (

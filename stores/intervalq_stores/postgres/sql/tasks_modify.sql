@@ -46,12 +46,13 @@ $$;
 
 
 -- intervalq.modify: `rules.Modify`.
---   command: {"session", "force", "inserts": [..], "changes": [..], "deletes": [[uuid, version]..], "depends":
+--   who: the session of the caller; empty: none
+--   command: {"force", "inserts": [..], "changes": [..], "deletes": [[uuid, version]..], "depends":
 --     [[uuid, version]..]}; see `_insert` and `_change` for the others
 -- Returns lines: i, an inserted task; c, a changed one; e, an insert that was left out, with its number as place and
 -- the id of the existing task as key; or a single line: D, a DependencyError, with the UUIDs as json; F, InboxFull,
 -- with queue, key, and the limit as place.
-create or replace function intervalq.modify(now bigint, command jsonb) returns setof intervalq.line
+create or replace function intervalq.modify(who text, command jsonb, now bigint) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '4s'
@@ -76,7 +77,7 @@ declare
     t intervalq.tasks;
 begin
     select s.number into me from intervalq.sessions s
-    where s.id = command ->> 'session' and s.gone is null;
+    where s.id = who and s.gone is null;
     perform intervalq._lock_lines(locks);
     there := intervalq._named(command, named, locks);
     -- Only `work` and `beat` note the clock: this may run in a user's transaction, which would keep others waiting.

@@ -48,6 +48,7 @@ begin
     t.alone := false;
     t.cancelled := false;
     t.progress := '';
+    t.priority := 0;
     t.error := '';
     return t;
 end

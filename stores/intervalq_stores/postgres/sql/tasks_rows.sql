@@ -127,10 +127,10 @@ begin
     t.ready := case when t.waiting then null when t.session is null then t.at else t.until end;
     insert into intervalq.tasks
         (id, ready, at, created, modified, until, dedupe_for, version, claims, attempt, place, session, waiting,
-        queue, json, error, own, key, dedupe, begun, alone, cancelled, progress)
+        queue, json, error, own, key, dedupe, begun, alone, cancelled, progress, priority)
     values (t.id, t.ready, t.at, t.created, t.modified, t.until, t.dedupe_for, t.version, t.claims, t.attempt,
         t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe, t.begun, t.alone,
-        t.cancelled, t.progress)
+        t.cancelled, t.progress, t.priority)
     on conflict do nothing;
     if not found then
         raise exception 'task % was inserted at the same moment', coalesce(t.own, t.id::text)
@@ -142,8 +142,8 @@ $$;
 
 
 -- intervalq._insert: `rules._insert`.
---   p: [uuid, own, queue, json, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace], and for
---     a plain task that was claimed: version, claims
+--   p: [uuid, own, queue, json, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace,
+--     priority], and for a plain task that was claimed: version, claims
 create or replace function intervalq._insert(p jsonb, now bigint) returns intervalq.tasks
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -162,14 +162,15 @@ begin
     t.error := p ->> 8;
     t.dedupe := p ->> 10;
     t.dedupe_for := p ->> 11;
-    t.version := coalesce((p ->> 14)::integer, 0);
-    t.claims := coalesce((p ->> 15)::integer, 0);
+    t.version := coalesce((p ->> 15)::integer, 0);
+    t.claims := coalesce((p ->> 16)::integer, 0);
     t.place := 0;
     t.waiting := false;
     t.begun := false;
     t.alone := false;
     t.cancelled := false;
     t.progress := '';
+    t.priority := p ->> 14;
     t.created := now;
     t.modified := now;
     if t.dedupe is not null then
@@ -196,7 +197,7 @@ $$;
 
 
 -- intervalq._change: `rules._change`. Returns the task, and the queues in which another one became ready.
---   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease, progress]
+--   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease, progress, priority]
 create or replace function intervalq._change(
     inout t intervalq.tasks, p jsonb, now bigint, out fed text
 )
@@ -230,6 +231,7 @@ begin
         t.cancelled := false;
     end if;
     t.progress := coalesce(p ->> 10, t.progress);
+    t.priority := coalesce((p ->> 11)::smallint, t.priority);
     t.until := case when keep then now + lease end;
     t.modified := now;
     if t.dedupe is not null and t.queue <> before then
@@ -250,7 +252,7 @@ begin
         version = t.version, queue = t.queue, json = t.json, at = t.at, attempt = t.attempt, error = t.error,
         session = t.session, until = t.until, modified = t.modified, dedupe = t.dedupe,
         dedupe_for = t.dedupe_for, ready = t.ready, begun = t.begun, alone = t.alone,
-        cancelled = t.cancelled, progress = t.progress
+        cancelled = t.cancelled, progress = t.progress, priority = t.priority
     where x.id = t.id;
 end
 $$;

@@ -100,10 +100,12 @@ declare
 begin
     foreach q in array queues loop
         with late as materialized (
-            select t.ctid as spot from intervalq.tasks t
-            where t.queue = q and t.ready > now and t.ready <= now + ahead
-                and (t.modified < since or t.modified > now + 1000000)
-            order by t.ready, t.id limit wanted for update skip locked
+            select c.spot from unnest(intervalq._levels(q)) as u (p), lateral (
+                select t.ctid as spot from intervalq.tasks t
+                where t.queue = q and t.priority = u.p and t.ready > now and t.ready <= now + ahead
+                    and (t.modified < since or t.modified > now + 1000000)
+                order by t.ready, t.id limit wanted for update skip locked
+            ) as c
         )
         update intervalq.tasks t set ready = now, at = least(t.at, now), until = least(t.until, now)
         from late l where t.ctid = l.spot;

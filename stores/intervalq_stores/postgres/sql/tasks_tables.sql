@@ -10,8 +10,8 @@ begin
     if to_regclass('intervalq.tasks_version') is not null then
         select max(v.number) into found from intervalq.tasks_version v;
     end if;
-    if found > 3 then
-        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 3'
+    if found > 4 then
+        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 4'
             using errcode = 'IQ002';
     elsif found is null and to_regclass('intervalq.tasks') is not null then
         raise exception '%', 'schema intervalq has tasks of a version that is not known, and nothing was done: insert '
@@ -57,8 +57,26 @@ begin
         alter table intervalq.tasks add column cancelled boolean not null default false,
             add column progress text not null default '';
     end if;
+    if found <= 3 then
+        -- The same again. `enqueue` has one more parameter, and calls without it must not fit two functions.
+        drop function if exists intervalq.modify(bigint, jsonb),
+            intervalq.tasks_of(boolean, text, uuid[], text, bigint),
+            intervalq._claim_ready(text, integer, bigint, uuid, text, integer, integer, bigint, bigint, bigint),
+            intervalq.work(
+                text, uuid[], integer[], jsonb, jsonb, text[], integer, bigint, bigint, boolean, integer, uuid[],
+                bigint[], uuid[], bigint
+            ),
+            intervalq.enqueue(
+                text, jsonb, text, text, timestamptz, text, interval, interval, integer, boolean
+            );
+        alter table intervalq.tasks add column priority smallint not null default 0;
+        drop index intervalq.tasks_ready;
+    end if;
     if found = 2 then
         alter type intervalq.line add attribute cancelled boolean, add attribute progress text;
+    end if;
+    if found in (2, 3) then
+        alter type intervalq.line add attribute priority smallint;
     end if;
 end
 $$;
@@ -120,10 +138,13 @@ create table if not exists intervalq.tasks (
     begun boolean not null default false,
     alone boolean not null default false,
     cancelled boolean not null default false,
-    progress text not null default ''
+    progress text not null default '',
+    priority smallint not null default 0
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
-create index if not exists tasks_ready on intervalq.tasks (queue, ready, id) where ready is not null;
+create index if not exists tasks_ready on intervalq.tasks (queue, priority, ready, id) where ready is not null;
+-- Whether a queue has priorities, which each claim asks. Usually it is empty.
+create index if not exists tasks_ranked on intervalq.tasks (queue) where priority <> 0 and ready is not null;
 -- For the claims of a session, and for looks at a queue by time. It has a hash of the queue's name, because every claim
 -- writes this index: the name itself would make a claim 6 % slower, the hash has no measurable cost.
 create index if not exists tasks_session on intervalq.tasks (session, hashtextextended(queue, 0), at)
@@ -242,7 +263,7 @@ begin
             kind text, id text, version integer, queue text, at bigint, json text, key text, place integer,
             waiting boolean, session text, until bigint, claims integer, attempt integer, error text,
             created bigint, modified bigint, dedupe text, dedupe_for bigint, begun boolean, alone boolean,
-            cancelled boolean, progress text
+            cancelled boolean, progress text, priority smallint
         );
     end if;
 end

@@ -28,7 +28,7 @@ declare
     l intervalq.line;
 begin
     select 'f', t.id, q, t.ready into l.kind, l.id, l.queue, l.at from intervalq.tasks t
-    where t.queue = q and t.ready <= now
+    where t.queue = q and t.priority = 0 and t.ready <= now
         and (t.ready, t.id) >= (
             coalesce(since, -9223372036854775808), coalesce(since_id, '00000000-0000-0000-0000-000000000000')
         )
@@ -39,10 +39,11 @@ $$;
 
 
 -- intervalq._claim_ready: claim ready tasks of a queue: first those from `since` on, then those before.
---   who, me: the session; ends: when the lease ends; again: when they are ready again, unless the session lapses
+--   who, me: the session; ends: when the lease ends; again: when they are ready again, unless the session lapses;
+--   is_ranked: some have priorities, whose order then decides
 create or replace function intervalq._claim_ready(
     q text, wanted integer, since bigint, since_id uuid, who text, me integer, begins integer, ends bigint,
-    again bigint, now bigint
+    again bigint, is_ranked boolean, now bigint
 ) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -54,10 +55,14 @@ declare
     x record;
     n integer;
 begin
+    if is_ranked then
+        return query select c.* from intervalq._claim_ranked(q, wanted, who, me, begins, ends, again, now) as c;
+        return;
+    end if;
     if wanted < 16 then
         -- Not always the first ones: a few tasks that nobody completes must not block the rest.
         select t.ready, t.id into x from intervalq.tasks t
-        where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
+        where t.queue = q and t.priority = 0 and t.ready <= now and (t.ready, t.id) >= (start, start_id)
         order by t.ready, t.id offset floor(random() * 16) limit 1;
         start := coalesce(x.ready, start);
         start_id := coalesce(x.id, start_id);
@@ -66,7 +71,7 @@ begin
         return query
         with picked as materialized (
             select t.ctid as spot from intervalq.tasks t
-            where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
+            where t.queue = q and t.priority = 0 and t.ready <= now and (t.ready, t.id) >= (start, start_id)
             order by t.ready, t.id limit left_over for update skip locked
         )
         update intervalq.tasks t set
@@ -76,7 +81,7 @@ begin
         from picked p where t.ctid = p.spot
         returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
             t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-            t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress;
+            t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority;
         get diagnostics n = row_count;
         left_over := left_over - n;
         -- Then those before: tasks that came back, or were skipped.
@@ -125,8 +130,10 @@ declare
 begin
     l.kind := 'n';
     foreach q in array queues loop
-        select t.ready into x from intervalq.tasks t
-        where t.queue = q and t.ready > now order by t.ready limit 1;
+        select min(c.ready) into x from unnest(intervalq._levels(q)) as u (p), lateral (
+            select t.ready from intervalq.tasks t
+            where t.queue = q and t.priority = u.p and t.ready > now order by t.ready limit 1
+        ) as c;
         l.until := least(l.until, x - now, case when ahead > 0 then 1000000 end);
     end loop;
     if l.until is not null then
@@ -152,24 +159,31 @@ declare
     total integer;
     n integer;
     i integer;
+    is_ranked boolean;
+    is_plain boolean;
     l intervalq.line;
 begin
     for look in 1 .. 2 loop
         -- First an equal share of each queue, then whatever else there is.
         for turn in 1 .. least(2, cardinality(queues)) loop
-            for i in select u.i from generate_subscripts(queues, 1) as u (i) order by random() loop
-                exit when left_over <= 0;
+            for i, is_ranked in
+                select u.i, exists (
+                    select from intervalq.tasks t where t.queue = u.q and t.priority <> 0 and t.ready is not null
+                ) from unnest(queues) with ordinality as u (q, i) order by random()
+            loop
                 total := case when turn = 1 then least(share, left_over) else left_over end;
-                if plain_first then
-                    for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
-                        return next l;
-                        total := total - l.claims;
-                        left_over := left_over - l.claims;
-                    end loop;
-                end if;
-                if total > 0 then
+                foreach is_plain in array array[plain_first, not plain_first] loop
+                    exit when total <= 0;
+                    if is_plain then
+                        for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
+                            return next l;
+                            total := total - l.claims;
+                            left_over := left_over - l.claims;
+                        end loop;
+                        continue;
+                    end if;
                     l := null;
-                    if total < 16 then
+                    if total < 16 and not is_ranked then
                         l := intervalq._first(queues[i], sinces[i], since_ids[i], now);
                         if l.kind is not null then
                             return next l;
@@ -177,18 +191,12 @@ begin
                     end if;
                     return query select c.* from intervalq._claim_ready(
                         queues[i], total, coalesce(l.at, sinces[i]), coalesce(l.id::uuid, since_ids[i]), who, me,
-                        begins, now + lease, case when lease > 0 then now + lease end, now
+                        begins, now + lease, case when lease > 0 then now + lease end, is_ranked, now
                     ) as c;
                     get diagnostics n = row_count;
                     total := total - n;
                     left_over := left_over - n;
-                end if;
-                if total > 0 and not plain_first then
-                    for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
-                        return next l;
-                        left_over := left_over - l.claims;
-                    end loop;
-                end if;
+                end loop;
             end loop;
             exit when left_over <= 0;
         end loop;
@@ -224,7 +232,7 @@ $$;
 -- gone, or 1 if json has what was lost.
 create or replace function intervalq.work(
     who text, ids uuid[], versions integer[], parts jsonb, finished jsonb, queues text[], wanted integer,
-    lease bigint, most bigint, idle boolean, begins integer, begun uuid[], sinces bigint[], since_ids uuid[],
+    lease bigint, most bigint, idle boolean, begun uuid[], begins integer, sinces bigint[], since_ids uuid[],
     now bigint
 ) returns setof intervalq.line
 language plpgsql volatile
