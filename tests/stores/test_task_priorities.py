@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
+import anyio
 import pytest
 
 from intervalq import errors
@@ -199,6 +200,31 @@ async def test_the_first_of_a_key_counts_and_the_key_keeps_its_order(url: str) -
             await store.apply(Work(session, (Delete(rows[0].id, rows[0].version),)), START)
         assert order == ["c", "a", "b"]
         await store.apply(End(session), START)
+
+
+async def test_those_who_claim_at_the_same_time_get_each_task_once(url: str) -> None:
+    queue, total = secrets.token_hex(6), 600
+    taken: list[str] = []
+
+    async def claim_all(number: int) -> None:
+        session = f"{queue}-{number}"
+        async with aclosing(open_task_store(url)) as store:
+            await store.apply(Begin(Session(session, expiry=600 * SECOND)))
+            while len(taken) < total:
+                rows = (await store.apply(Work(session, queues=(queue,), limit=1 + 9 * (number % 3)))).claimed
+                taken.extend(row.id for row in rows)
+                done = tuple(Delete(row.id, row.version) for row in rows)
+                assert (await store.apply(Work(session, done))).lost == ()
+            await store.apply(End(session))
+
+    async with aclosing(open_task_store(url)) as store:
+        inserts = tuple(Insert(queue, "1", f"{queue}.{n}", priority=n % 19 - 9) for n in range(total))
+        await store.apply(Modify(inserts=inserts))
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for number in range(6):
+                group.start_soon(claim_all, number)
+    assert sorted(taken) == sorted(f"{queue}.{n}" for n in range(total))
 
 
 async def test_users_give_and_see_priorities(url: str) -> None:
