@@ -22,7 +22,7 @@ from rich.text import Text
 
 from intervalq import IntervalqError, IntervalQueue
 from intervalq.cli._demo.api import summary
-from intervalq.cli._options import examples, shared_store, store_option
+from intervalq.cli._options import STORE, examples, shared_store
 from intervalq.cli._run.program import GRACE, end_program
 from intervalq.demo import LOOKUP, countries
 from intervalq.demo.api import DemoAPI
@@ -41,7 +41,7 @@ _CLIENT: Final = f"{_PYTHON.name} -I -S {LOOKUP.name}"
 
 
 @click.command(epilog=examples("intervalq demo", "intervalq demo --shards 8 --jobs 100"))
-@store_option
+@click.option("--store", metavar="URL", help=f"{STORE} Default: a SQLite file that is removed afterwards.")
 @click.option(
     "--shards",
     type=click.IntRange(1, 32),
@@ -54,8 +54,7 @@ _CLIENT: Final = f"{_PYTHON.name} -I -S {LOOKUP.name}"
 def demo(ctx: click.Context, *, store: str | None, shards: int, jobs: int) -> None:
     """Call a rate-limited API, with and without a queue.
 
-    The API runs in this process, accepts 20 calls in any second, and counts them. Without --store and
-    INTERVALQ_STORE, the queue is kept in a file that is removed afterwards.
+    The API runs in this process, accepts 20 calls in any second, and counts them.
     """
     shared_store(store)
     with tempfile.TemporaryDirectory(prefix="intervalq-demo-") as folder:
