@@ -18,12 +18,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _NUMBER: Final = re.compile(r"[0-9](?:_?[0-9]){0,15}")
 
-STORE = (
+STORE_TEXT = (
     "Where the queue is kept: a URL such as redis://host:6379/0, or the path of a SQLite file (.db) or a "
     "JSON file (any other path). To keep passwords out of `ps`, set INTERVALQ_STORE in the environment "
     "instead."
 )
-STORE_HELP = f"{STORE} Default: a SQLite file in your state folder."
+STORE_HELP = f"{STORE_TEXT} Default: a SQLite file in your state folder."
 
 
 def store_option(function: F) -> F:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from intervalq import IntervalqError, IntervalQueue
 from intervalq.cli._demo.api import summary
-from intervalq.cli._options import STORE, examples, shared_store
+from intervalq.cli._options import STORE_TEXT, examples, shared_store
 from intervalq.cli._run.program import GRACE, end_program
 from intervalq.demo import LOOKUP, countries
 from intervalq.demo.api import DemoAPI
@@ -41,7 +41,7 @@ _CLIENT: Final = f"{_PYTHON.name} -I -S {LOOKUP.name}"
 
 
 @click.command(epilog=examples("intervalq demo", "intervalq demo --shards 8 --jobs 100"))
-@click.option("--store", metavar="URL", help=f"{STORE} Default: a SQLite file that is removed afterwards.")
+@click.option("--store", metavar="URL", help=f"{STORE_TEXT} Default: a SQLite file that is removed afterwards.")
 @click.option(
     "--shards",
     type=click.IntRange(1, 32),

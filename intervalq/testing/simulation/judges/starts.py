@@ -183,9 +183,8 @@ class Starts:
         fits the row before.
         """
         row = _Row(self)
-        before: tuple[_Row, int] | None = (
-            None  # the row without the last excused start, and that one's ticket
-        )
+        # the row without the last excused start, and the ticket of that one
+        before: tuple[_Row, int] | None = None
         for start in starts:
             near = row.too_near(start)
             if near is not None and before is not None and start.ticket < before[1]:
