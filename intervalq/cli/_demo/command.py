@@ -41,7 +41,7 @@ _CLIENT: Final = f"{_PYTHON.name} -I -S {LOOKUP.name}"
 
 
 @click.command(epilog=examples("intervalq demo", "intervalq demo --shards 8 --jobs 100"))
-@click.option("--store", metavar="URL", help=f"{STORE_TEXT} Default: a SQLite file that is removed afterwards.")
+@click.option("--store", metavar="URL", help=f"{STORE_TEXT} Default: a SQLite file, removed afterwards.")
 @click.option(
     "--shards",
     type=click.IntRange(1, 32),
