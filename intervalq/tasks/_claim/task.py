@@ -10,6 +10,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from intervalq._queue.options import Duration, whole
+from intervalq._queue.slot import Slot
 from intervalq._spec import codec, parse
 from intervalq.errors import ClaimLost, InvalidOption, plain
 from intervalq.tasks._claim import progress as _progress
@@ -243,7 +244,7 @@ class Claim(Task[V_co]):
     if the task is no longer this session's or was already settled; then nothing was done.
     """
 
-    __slots__ = ("_began", "_lease", "_on_lost", "_range", "_session", "open")
+    __slots__ = ("_began", "_lease", "_on_lost", "_range", "_session", "_slot", "open")
 
     def __init__(self, row: Row, session: Holder, range_: object = None) -> None:
         self._row = row  # not by the base's constructor, which would be slower: there are very many claims
@@ -260,6 +261,13 @@ class Claim(Task[V_co]):
         """The last requested lease, in microseconds; None: as long as the session."""
         self._on_lost: Callable[[], None] | None = None
         """Ends the work on the task when the claim is lost."""
+
+    _slot: Slot | None  # set when a paced task begins
+
+    @property
+    def slot(self) -> Slot | None:
+        """The slot in which it began: `claim.slot.settle(tokens=834)`. None: it isn't paced."""
+        return getattr(self, "_slot", None)
 
     @property
     def attempt(self) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from intervalq._queue.slot import Slot
 from intervalq._timing.backends import loop_clock, wakers
 from intervalq.errors import ClaimLost, TransactionConflict
 from intervalq.tasks._claim.task import Claim
@@ -35,7 +37,7 @@ class OneByOne:
         self._counts = outcomes.counts
         self._waiting, self._suspects = intake.waiting, intake.suspects
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
-        self._calls = Calls(intake.job, intake.job.function, self._began)
+        self._calls = Calls(intake.job, intake.job.function, self._slot, self._began)
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""
         self._reports = intake.job.pace is None  # whether a start is reported before the call
@@ -145,10 +147,15 @@ class OneByOne:
         self._sample += 1
         return 0.0 if self._sample % _SAMPLE else self._now()
 
-    def _began(self, claim: Claim) -> bool:
+    def _slot(self, claim: Claim) -> AbstractAsyncContextManager[Slot] | None:
+        pace = self._intake.job.pace
+        return None if pace is None else pace.slot(claim)
+
+    def _began(self, claim: Claim, slot: Slot | None) -> bool:
         """Note that a paced task begins; returns whether it may."""
         if self._intake.stopping or self._session.is_in_doubt(claim):
             return False
+        claim._slot = slot
         if not claim._began:
             self._batcher.began(claim, self._now())
         return True
