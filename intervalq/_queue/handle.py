@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from intervalq._keys.each import MAX_WEIGHT, NO_PACE, SHARED
 from intervalq._keys.names import shown, token
 from intervalq._keys.store import KeyStore
+from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import Callers
@@ -35,6 +36,7 @@ class Handle:
         self._store: Store | None = given
         self._shard_here: Shard | None = None
         """The shard, if there is one. It may belong to another event loop: see `_shard`."""
+        self._view = CommonView()  # of the keys under this queue's rate, in the event loop of its shard
         self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
         self._closed = False
         self._parent: Self | None = None
@@ -139,7 +141,7 @@ class Handle:
                 raise WrongLoop(self.name)
             self._shard_here, self._store, self._jobs = None, self._given_store, {}
         if self._shard_here is None:
-            mine = self._options
+            mine, self._view = self._options, CommonView()
             precision = None if mine.precision is None else Precision(mine.precision)
             self._shard_here = Shard(
                 mine.record, self._store_here(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
@@ -154,8 +156,9 @@ class Handle:
         mine, store = self._options, self._open()
         if not mine.is_keyed:
             return store
+        view = CommonView() if self._parent is None else self._parent._view  # noqa: SLF001 - its own class
         return KeyStore(
-            store, mine.name, mine.common, own_pace=mine.each != NO_PACE, weight=mine.weight,
+            store, mine.name, mine.common, own_pace=mine.each != NO_PACE, weight=mine.weight, view=view,
             on_mismatch=mine.on_mismatch,
         )  # fmt: skip
 
