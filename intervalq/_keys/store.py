@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Protocol
 
 import anyio
 
-from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq._keys.view import CommonView
+from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
 from intervalq.keyed import Common, KeyedAnswer, Place, shares
 from intervalq.rules import Advance, Answer, Command, Configure, Settings, Slot, State
@@ -122,11 +122,16 @@ class KeyStore:
         return None if after == before.ticket else common.settings.interval
 
     def moved(self, slot: Slot, state: State) -> int:
-        """How far other keys' late grants have moved the place of a slot, unknown to the key's own record."""
+        """How much later a slot comes than the key's record says: late grants to others moved its place.
+
+        This leaves out half of the tolerance: a request that is a little early is granted all the same, but
+        one that is late costs all keys the time by which it is.
+        """
         common, place = self.common, self._places.get(slot.ticket)
         if common is None or place is None or common.generation != self._generation:
             return 0
-        return max(0, place.due + common.held_total - slot.due - state.held_total)
+        length = place.due + common.held_total - slot.due - state.held_total
+        return max(0, length - common.tolerance // 2)
 
     def free(self, state: State) -> int:
         """The first common slot that nobody has, on the key's clock; it may be in the past."""
@@ -137,7 +142,7 @@ class KeyStore:
 
     def _known(self, command: Command) -> Common:
         common = self.common
-        if common is None or common.generation != self._generation:
+        if self._view.generation != self._generation:
             self._places = {}
         places = tuple([Place(*each) for each in self._places.items()])
         release: tuple[Slot, ...] = ()
@@ -149,7 +154,7 @@ class KeyStore:
             settings=common.settings if common is not None and self._agrees else self._settings,
             own_pace=self.own_pace,
             weight=self.weight,
-            generation=None if common is None else common.generation,
+            generation=self._view.generation,
             nonce=secrets.token_hex(8),
             mark=self._view.mark,
             places=places,
@@ -162,6 +167,11 @@ class KeyStore:
             self._places.clear()
         if not isinstance(command, Advance):
             return
+        generation = None if made.common is None else made.common.generation
+        places = dict(made.places)
+        if known.generation != generation:  # those that were listed belong to a record that is gone
+            self._places = {}
+            places = dict([place for place in made.places if place not in known.places])
         # A slot that is granted late is requested again together with the granted ones behind it.
         first = 0
         if command.slots:
@@ -169,8 +179,8 @@ class KeyStore:
         elif made.answer.begun:
             first = made.places[0].ticket
         self._places = {ticket: slot for ticket, slot in self._places.items() if ticket >= first}
-        self._places |= dict(made.places)
-        self._generation = None if made.common is None else made.common.generation
+        self._places |= places
+        self._generation = generation
 
     def _learn(self, common: State | None) -> None:
         self._view.learn(common)

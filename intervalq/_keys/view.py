@@ -1,4 +1,4 @@
-"""What the keys of one handle know of their common queue: what one learns from an answer, all of them know."""
+"""What the keys of a handle know of their common queue: what one learns from an answer, all know."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ class CommonView:
     def __init__(self) -> None:
         self.state: State | None = None
         """The record; None: there is none, or it is not known yet."""
+        self.generation: str | None = None
+        """Its generation, or that of the last record if there is none now; None: there was none yet."""
         self.mark: Mark | None = None
         """Its highest known ticket and `late_total`."""
 
     def learn(self, state: State | None) -> None:
-        """Take in the record that an answer shows; answers may arrive in another order than they were made."""
+        """Take in the record that an answer shows; answers may overtake each other."""
         before, known = self.state, self.mark
         if state is None:
             self.state = self.mark = None
             return
+        self.generation = state.generation
         mark = Mark(state.ticket, state.due, state.late_total)
         if known is None or before is None or before.generation != state.generation:
             self.state, self.mark = state, mark

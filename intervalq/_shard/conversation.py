@@ -262,11 +262,10 @@ class Conversation:
     def _situation(self) -> Situation:
         turn = turn_of(self._store, self._grants, self._connection.state)
         return Situation(
-            at=self._clock.now(), state=turn.state, time=self._time, line=self._line,
-            grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
+            at=self._clock.now(), state=turn.state, time=self._time, line=self._line, grants=self._grants,
+            lookahead=self._lookahead, began=self._dispatcher.begun - self._counted, turn=turn.size,
             apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
-            settles=self.settlements.are_usual, counted=self._connection.counted,
-            turn=turn.size, behind=turn.behind,
+            settles=self.settlements.are_usual, counted=self._connection.counted, behind=turn.behind,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
