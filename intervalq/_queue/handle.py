@@ -17,7 +17,6 @@ from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import Callers
 from intervalq._shard.shard import Shard
-from intervalq._shard.store_time import StoreTime
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
@@ -146,7 +145,7 @@ class Handle:
             self._shard_here = Shard(
                 mine.record, self._store_here(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
                 precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
-                counted=mine.counted, beside=self._time_beside(),
+                counted=mine.counted, beside=self._shard_beside(),
             )  # fmt: skip
             self._home = home
         return self._shard_here
@@ -162,10 +161,9 @@ class Handle:
             on_mismatch=mine.on_mismatch,
         )  # fmt: skip
 
-    def _time_beside(self) -> StoreTime | None:
-        """What the shard of the common queue knows of the store's clock, for those of its keys."""
-        parent = self._parent
-        return parent._shard().time if parent is not None and self._options.is_keyed else None
+    def _shard_beside(self) -> Shard | None:
+        """The shard of the common queue, for those of its keys."""
+        return self._parent._shard() if self._parent is not None and self._options.is_keyed else None
 
     def _open(self) -> Store:
         if self._parent is not None:
