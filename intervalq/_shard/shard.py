@@ -71,12 +71,12 @@ class Shard:
         """The shard's event loop under asyncio; under another backend, an object that isn't an event loop."""
         self.clock = CLOCK.get()
         own = keyed_on(store)  # slots of other keys lie between those of a key with a pace of its own
-        self.time = StoreTime(
+        self.time: StoreTime = StoreTime(
             strict=strict,
             moves=own is None or not own.own_pace,
             beside=None if beside is None else beside.time,
         )
-        self.precision = (precision or Precision()) if beside is None else beside.precision
+        self.precision: Precision = (precision or Precision()) if beside is None else beside.precision
         self.line = WaitQueue()
         self.grants = Grants()
         self.connection = Connection(
@@ -99,7 +99,7 @@ class Shard:
         self.conversation.is_kept = not start
         self.dispatcher.told_to(self.conversation)
         self.take_ready = self.dispatcher.take_ready
-        self.closed = False
+        self.closed: bool = False
         self._ends = False  # whether waiting jobs don't begin any more, either
         self._checks = 0  # jobs whose deadlines are checked before they join the line
         self._checked = anyio.Event()
