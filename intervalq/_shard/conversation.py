@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._keys.store import behind_other, turn_of
+from intervalq._keys.store import turn_of
 from intervalq._shard.answers import Answers
 from intervalq._shard.connection import Connection
 from intervalq._shard.deadlines import Deadlines
@@ -260,12 +260,12 @@ class Conversation:
         return wanted
 
     def _situation(self) -> Situation:
+        turn = turn_of(self._store, self._grants, self._connection.state)
         return Situation(
-            at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
-            grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
+            at=self._clock.now(), state=turn.state, time=self._time, line=self._line, grants=self._grants,
+            lookahead=self._lookahead, began=self._dispatcher.begun - self._counted, turn=turn.size,
             apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
-            settles=self.settlements.are_usual, counted=self._connection.counted,
-            turn=turn_of(self._store, self._grants), behind=behind_other(self._store, self._grants),
+            settles=self.settlements.are_usual, counted=self._connection.counted, behind=turn.behind,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
