@@ -338,8 +338,7 @@ class Conversation:
         self._answers.take_in(question, answer, speculative, self._clock.now())
         if speculative and self._grants.tickets:
             self._returning.took(self._grants.tickets[-1].ticket)
-        if answer.count or self._connection.is_held:
-            self._deadlines.check()
+        self._deadlines.check()
         self._warnings.check(self._dispatcher, self._time, answer.state, self._clock.now())
         self._dispatcher.look()
         self.set_placed()

@@ -93,6 +93,11 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     used-units-given-back         windows            1
     end-of-row-forgotten          reclaims          18
     new-or-not                    reclaims          66
+    one-slot-too-strict           deadlines          1
+    notice-in-a-hold              hurry             36
+    units-wait-in-a-hold          budgets            8
+    told-of-its-own-slot          deadlines         11
+    waits-in-vain                 deadlines          7
 """
 
 from planted import (
@@ -101,6 +106,7 @@ from planted import (
     bugs_in_rules,
     bugs_in_shards,
     bugs_in_windows,
+    bugs_of_deadlines,
     bugs_of_slips,
     bugs_of_thrift,
 )
@@ -114,6 +120,7 @@ __all__ = [
     "bugs_in_rules",
     "bugs_in_shards",
     "bugs_in_windows",
+    "bugs_of_deadlines",
     "bugs_of_slips",
     "bugs_of_thrift",
     "planted",

@@ -9,6 +9,7 @@ from typing import Final
 from intervalq._queue.threads import EARLY
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.clocks import candour
+from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts
 from intervalq.testing.simulation.judges.ends import closing, fates
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.running import leases, limits
@@ -64,6 +65,11 @@ def judge(seen: Observer, plan: Plan) -> None:
         expected,
         turns,
         windows,
+        timeouts,
+        refusals,
+        quotes,
+        prompt,
+        in_vain,
     ):
         for at, what in rule(seen, plan):
             seen.violated(what, at)
