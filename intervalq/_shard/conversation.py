@@ -237,6 +237,7 @@ class Conversation:
     async def _bear(self, error: StoreUnavailable) -> None:
         """Wait before the next attempt after an error of the store, or give up."""
         now, attached = self._clock.now(), self._connection.attached
+        self._dispatcher.away = now
         if self.outage.began(now) and attached and self._line:
             log.warning("queue %r: jobs wait for the store: %s", self._queue, error)
         waits = self._line or (self.settlements and not self._is_closed())

@@ -94,10 +94,14 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     end-of-row-forgotten          reclaims          18
     new-or-not                    reclaims          66
     one-slot-too-strict           deadlines          1
-    notice-in-a-hold              hurry             36
+    notice-in-a-hold              hurry             52
     units-wait-in-a-hold          budgets            8
-    told-of-its-own-slot          deadlines         11
+    told-of-its-own-slot          deadlines         13
     waits-in-vain                 deadlines          7
+    warned-at-once                drowsy             1
+    never-warned                  drowsy            50
+    cause-not-looked-for          drowsy             1
+    polls-too-seldom              calm               5
 """
 
 from planted import (
@@ -109,6 +113,7 @@ from planted import (
     bugs_of_deadlines,
     bugs_of_slips,
     bugs_of_thrift,
+    bugs_of_warnings,
 )
 from planted.planting import BUGS, Bug, planted
 
@@ -123,5 +128,6 @@ __all__ = [
     "bugs_of_deadlines",
     "bugs_of_slips",
     "bugs_of_thrift",
+    "bugs_of_warnings",
     "planted",
 ]

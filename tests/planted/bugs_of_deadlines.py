@@ -26,7 +26,7 @@ def _() -> Iterator[None]:
     yield from instead(Deadlines, "_next_due", next_due)
 
 
-@bug("notice-in-a-hold", "hurry", 35)
+@bug("notice-in-a-hold", "hurry", 51)
 def _() -> Iterator[None]:
     """In a hold, a job is refused as if its slot came after the notice, and not beside it."""
 
@@ -50,7 +50,7 @@ def _() -> Iterator[None]:
     yield from instead(Deadlines, "_behind", behind)
 
 
-@bug("told-of-its-own-slot", "deadlines", 10)
+@bug("told-of-its-own-slot", "deadlines", 12)
 def _() -> Iterator[None]:
     """A refused job is told when its own slot would have come, although others wait behind it."""
 

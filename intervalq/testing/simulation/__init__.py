@@ -46,6 +46,8 @@ Mixes
     deadlines    jobs that must begin in time, most of them too soon, and calls of `try_slot` and `quote`
     budgets      the same with several limits
     hurry        the same with most faults
+    drowsy       many jobs in processes whose timers are later than the tolerance
+    blocked      the same in processes that run for only 20 % of the time
     reclaims     tickets are reclaimed, or the interval grows, around the time of grants
     all          most faults at once
 
@@ -91,6 +93,11 @@ What is checked, from outside and in true time
                 if the store's record shows that its slot comes later; without faults, it is refused at
                 once when that is known, and not while slots stay empty. `retry_after` and `quote` say when
                 a job added now would begin, by the last answer that its process got
+    warnings    a process warns once, and only if most of its jobs are late, and does so then; the cause that
+                it names is one that its process had. It warns of a store that is too far away only if its
+                round trips are too long for the tolerance
+    polls       a process that waits for the end of a hold asks within 0.5 s of it, or within 5 s if the store
+                sends wake-ups, of which one may be lost
     windows     in any window of a limit, plus its jitter, jobs take at most what the limit allows, counting
                 what each really took, at the time when it began
     closing     a closed handle starts only jobs that it is to drain, and does start those; when its process

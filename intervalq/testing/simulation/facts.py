@@ -106,6 +106,15 @@ class Refusal:
         return replace(self.job, number=10**9, added=self.at, starts=[], outcome=None)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class Warned:
+    """A warning that a process logged about its queue or its store."""
+
+    at: float
+    process: Process
+    text: str
+
+
 @dataclass(slots=True)
 class Violation:
     """A promise that was broken."""
@@ -179,6 +188,7 @@ class Facts:
     """The instant of each step of the store, the reading of its clock, and the record after it."""
     refusals: list[Refusal] = field(default_factory=list)
     """Jobs that ended with `SlotTimeout`."""
+    warnings: list[Warned] = field(default_factory=list)
     quotes: list[Refusal] = field(default_factory=list)
     known: dict[Process, tuple[float, State]] = field(default_factory=dict)
     """When each process last got an answer about its slots, and the record in it."""

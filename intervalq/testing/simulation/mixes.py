@@ -243,6 +243,17 @@ MIXES: Final = {
         closes=0.1,
         steps=1,
     ),
+    "drowsy": Mix(
+        late=3.0,
+        interval=(0.01, 0.1),
+        jobs=(80, 160),
+        near=True,
+        limited=0.0,
+        cancelled=0.0,
+        verbs=False,
+        tolerances=(0.02, 0.5),
+    ),
+    "blocked": Mix(taken=0.8, interval=(0.01, 0.2), jobs=(80, 160), near=True, limited=0.0, verbs=False),
     "reclaims": Mix(
         reclaimed=0.3,
         new=0.5,

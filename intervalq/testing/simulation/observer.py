@@ -18,7 +18,16 @@ from intervalq.rules import (
     Resume,
     State,
 )
-from intervalq.testing.simulation.facts import Facts, Grant, Miss, ObservedJob, Refusal, Start, Violation
+from intervalq.testing.simulation.facts import (
+    Facts,
+    Grant,
+    Miss,
+    ObservedJob,
+    Refusal,
+    Start,
+    Violation,
+    Warned,
+)
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.plans import PlannedJob
 from intervalq.testing.simulation.trace import Trace
@@ -110,6 +119,11 @@ class Observer(Facts):
     def refused(self, job: ObservedJob, after: float | None) -> None:
         """A job was told that it won't begin in time, and when one that is added now could begin."""
         self.refusals.append(Refusal(at=self.time(), job=job, after=after))
+
+    def warned(self, process: Process, text: str) -> None:
+        """A process logged a warning."""
+        self.warnings.append(Warned(at=self.time(), process=process, text=text))
+        self.say(process.name, "warns", text)
 
     def quoted(self, process: Process, after: float | None) -> None:
         """A process was told when a job added now would begin."""

@@ -16,7 +16,8 @@ from intervalq.testing.simulation.judges.running import leases, limits
 from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
 from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
-from intervalq.testing.simulation.judges.wakefulness import freed, outages, unused, wakeups
+from intervalq.testing.simulation.judges.wakefulness import freed, outages, polls, unused, wakeups
+from intervalq.testing.simulation.judges.warnings import warned
 from intervalq.testing.simulation.judges.windows import windows
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
@@ -56,6 +57,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         progress,
         fairness,
         wakeups,
+        polls,
         unused,
         outages,
         freed,
@@ -70,6 +72,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         quotes,
         prompt,
         in_vain,
+        warned,
     ):
         for at, what in rule(seen, plan):
             seen.violated(what, at)
