@@ -102,6 +102,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     never-warned                  drowsy            50
     cause-not-looked-for          drowsy             1
     polls-too-seldom              calm               5
+    pause-ends-unseen             calm               7
 """
 
 from planted import (

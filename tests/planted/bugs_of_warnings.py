@@ -37,3 +37,14 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """Without wake-ups, a held process asks every five seconds."""
     yield from instead(listener, "_PATIENCE", {True: 5_000_000, False: 5_000_000})
+
+
+@bug("pause-ends-unseen", "calm", 6)
+def _() -> Iterator[None]:
+    """A process asks now and then whether a pause has ended, and not at its end."""
+
+    def next_look(self: listener.Listener, time: StoreTime, state: State | None) -> float:
+        del time, state
+        return self._clock.now() + listener._PATIENCE[self.hears]
+
+    yield from instead(listener.Listener, "next_look", next_look)

@@ -97,7 +97,7 @@ What is checked, from outside and in true time
                 it names is one that its process had. It warns of a store that is too far away only if its
                 round trips are too long for the tolerance
     polls       a process that waits for the end of a hold asks within 0.5 s of it, or within 5 s if the store
-                sends wake-ups, of which one may be lost
+                sends wake-ups, of which one may be lost; at the end of a pause that it knows, it asks at once
     windows     in any window of a limit, plus its jitter, jobs take at most what the limit allows, counting
                 what each really took, at the time when it began
     closing     a closed handle starts only jobs that it is to drain, and does start those; when its process

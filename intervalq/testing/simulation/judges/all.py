@@ -16,7 +16,7 @@ from intervalq.testing.simulation.judges.running import leases, limits
 from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
 from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
-from intervalq.testing.simulation.judges.wakefulness import freed, outages, polls, unused, wakeups
+from intervalq.testing.simulation.judges.wakefulness import freed, on_time, outages, polls, unused, wakeups
 from intervalq.testing.simulation.judges.warnings import warned
 from intervalq.testing.simulation.judges.windows import windows
 from intervalq.testing.simulation.loop import Process
@@ -58,6 +58,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         fairness,
         wakeups,
         polls,
+        on_time,
         unused,
         outages,
         freed,

@@ -21,6 +21,9 @@ _SOON: Final = 0.05
 _POLL: Final = {True: 5.0, False: 0.5}
 """How often a process asks whether a hold has ended, in seconds: with and without wake-ups from the store."""
 
+_LONG: Final = 60.0
+"""No pause of a plan that ends by itself is longer, in seconds."""
+
 _TRIES: Final = 2
 """The most requests per second to an unreachable store: pauses between them double up to seconds."""
 
@@ -68,6 +71,32 @@ def polls(seen: Observer, plan: Plan) -> Findings:
             since = at - slowest  # a request under way will show it
             if _waits(seen, process, at, at + most) and not _asks(seen, process, since, at + most):
                 yield at + most, f"{process.name} didn't ask for {most:.3f} s after a hold ended at {at:.6f}"
+
+
+def on_time(seen: Observer, plan: Plan) -> Findings:
+    """A process that knows when a pause ends asks then."""
+    if (
+        any(process.turn is not None for process in plan.processes)
+        or seen.losses
+        or seen.steps
+        or seen.limited
+    ):
+        return
+    lateness, rate = {process.name: process.lateness for process in plan.processes}, 1 + plan.store_ppm / 1e6
+    for process, told in seen.told.items():
+        if process.name not in lateness or seen.failures[process]:
+            continue
+        most = lateness[process.name] + _SOON
+        most += 4 * max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
+        for at, sent, answer in told:
+            state = answer.state
+            if state is None or state.held_since is None or not isinstance(sent, Advance):
+                continue
+            end = at + (state.held_until - answer.now) / 1e6 / rate
+            if not at < end < at + _LONG or _is_away(seen, process, at, end + most):
+                continue
+            if _waits(seen, process, at, end + most) and not _asks(seen, process, at, end + most):
+                yield end + most, f"{process.name} knew that a pause ended at {end:.6f}, and didn't ask"
 
 
 def unused(seen: Observer, plan: Plan) -> Findings:
