@@ -237,6 +237,7 @@ class Conversation:
     async def _bear(self, error: StoreUnavailable) -> None:
         """Wait before the next attempt after an error of the store, or give up."""
         now, attached = self._clock.now(), self._connection.attached
+        self._dispatcher.away = now
         if self.outage.began(now) and attached and self._line:
             log.warning("queue %r: jobs wait for the store: %s", self._queue, error)
         waits = self._line or (self.settlements and not self._is_closed())
@@ -338,8 +339,7 @@ class Conversation:
         self._answers.take_in(question, answer, speculative, self._clock.now())
         if speculative and self._grants.tickets:
             self._returning.took(self._grants.tickets[-1].ticket)
-        if answer.count or self._connection.is_held:
-            self._deadlines.check()
+        self._deadlines.check()
         self._warnings.check(self._dispatcher, self._time, answer.state, self._clock.now())
         self._dispatcher.look()
         self.set_placed()
