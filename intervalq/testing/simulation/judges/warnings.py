@@ -93,7 +93,7 @@ def _known_late(seen: Observer, process: Process) -> list[float]:
 def _cause(seen: Observer, planned: PlannedProcess, warning: Warned) -> Findings:
     """The cause that a warning names is the fault that its process had.
 
-    A process can't always tell late timers from a blocked event loop.
+    A process can't always tell late timers from a blocked event loop, or from an overloaded machine.
     """
     least = min(seen.tolerances.values(), default=0.0)
     is_stopped = planned.turn is not None or any(who is warning.process for _, _, who in seen.stalls)
@@ -107,8 +107,6 @@ def _cause(seen: Observer, planned: PlannedProcess, warning: Warned) -> Findings
     trips = max((back - sent for sent, back in seen.exchanges[warning.process]), default=0.0)
     if planned.lateness < least / 2 and trips < least / 2:
         yield warning.at, f"{warning.process.name} had no reason to be late: {warning.text}"
-    elif 4 * least < planned.lateness and "overloaded" in warning.text:
-        yield warning.at, f"timers are late by up to {planned.lateness:.6f} s: {warning.text}"
 
 
 def _far(seen: Observer, process: Process, given: list[Warned]) -> Findings:
