@@ -21,7 +21,7 @@ from intervalq.cli._tasks.show import (
 )
 from intervalq.errors import InvalidOption, short
 from intervalq.tasks import Task, Tasks, WorkerSession
-from intervalq.tasks._claim.values import dead_queue
+from intervalq.tasks._spec.outcome import dead_queue
 from intervalq.tasks.store import open_task_store
 
 R = TypeVar("R")
