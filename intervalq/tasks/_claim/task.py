@@ -262,8 +262,8 @@ class Claim(Task[V_co]):
         """Whether the work on it has begun."""
         self._keep_for = row.keep_for
         """For how many microseconds the task's outcome is kept, perhaps as its worker says; 0: it isn't."""
-        self._since = 0.0
-        """Since when the work on a kept task has been going on, on the session's clock; 0: unknown."""
+        self._since: float | None = None
+        """Since when the work on a kept task has been going on, on the session's clock; None: unknown."""
         self._lease: int | None = None
         """The last requested lease, in microseconds; None: as long as the session."""
         self._on_lost: Callable[[], None] | None = None
@@ -383,7 +383,7 @@ class Claim(Task[V_co]):
         if not self._keep_for:
             return None
         took = 0
-        if self._since:
+        if self._since is not None:
             seconds = (anyio.current_time() if now is None else now) - self._since
             took = int(seconds * 1e6) or 1
         return Kept(self._keep_for, result, took)

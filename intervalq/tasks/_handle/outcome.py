@@ -21,6 +21,11 @@ class FailedAttempt(NamedTuple):
     error: str
 
 
+def failed_attempts(errors: str) -> list[FailedAttempt]:
+    """The failed attempts in the stored text of all errors."""
+    return [FailedAttempt(number, at / 1e6 if at else None, error) for at, number, error in parsed(errors)]
+
+
 class Outcome:
     """What a kept task left when it ended. Times are seconds since 1970 on the store's clock."""
 
@@ -79,10 +84,7 @@ class Outcome:
     @property
     def errors(self) -> list[FailedAttempt]:
         """Its failed attempts, in order. Once they have 32,000 characters, no further ones are kept."""
-        return [
-            FailedAttempt(attempt, at / 1e6 if at else None, error)
-            for at, attempt, error in parsed(self._row.errors)
-        ]
+        return failed_attempts(self._row.errors)
 
     @property
     def created(self) -> float:

@@ -187,7 +187,7 @@ class Callers:
         """See `Demand.deliver`. Calls that came after the request don't end with an empty answer."""
         for claim in claims:
             claim._began, claim._lease = True, self.lease
-            claim._since = anyio.current_time() if claim._keep_for else 0.0
+            claim._since = anyio.current_time() if claim._keep_for else None
         for request in list(self.line):
             request.claims, claims = claims[: request.count], claims[request.count :]
             if request.claims or (request.asked and request.once):

@@ -154,7 +154,7 @@ class OneByOne:
         """Note that a paced task begins; returns whether it may."""
         if self._intake.stopping or self._session.is_in_doubt(claim):
             return False
-        claim._since = self._now()
+        claim._since = now = self._now()
         if not claim._began:
-            self._batcher.began(claim, claim._since)
+            self._batcher.began(claim, now)
         return True
