@@ -13,11 +13,10 @@ from intervalq_stores.sqlite._task_table import SQLiteTable
 
 A = TypeVar("A")
 
-_SETTLE_KEPT: Final = (
-    "DELETE FROM intervalq_tasks WHERE id IN (SELECT value FROM json_each(?)) "
-    "AND version = ? AND +session = ? AND key IS NULL AND dedupe IS NULL"  # +: by ids, not by its index
+_SETTLE: Final = (
+    "DELETE FROM intervalq_tasks WHERE id IN (SELECT value FROM json_each(?)) AND version = ? "
+    "AND +session = ? AND key IS NULL AND dedupe IS NULL AND keep_for = 0"  # +: by ids, not by its index
 )
-_SETTLE: Final = f"{_SETTLE_KEPT} AND keep_for = 0"
 _READY: Final = "queue = ? AND priority = 0 AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
 _NUMBERS: Final = "SELECT rowid FROM intervalq_tasks WHERE "
 _CHOSEN: Final = "rowid IN (SELECT value FROM json_each(?))"
@@ -94,18 +93,20 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
 
 def _settled(table: SQLiteTable, command: Work, session: Session | None, now: int) -> bool:
     """Settle simple tasks that are done; False: nothing was done, and the rules have to do it."""
-    done: dict[tuple[int, str], list[str]] = {}
+    done: dict[int, list[str]] = {}
     kept: list[Delete] = []
     for part in command.settled:
         if not isinstance(part, Delete) or "\0" in part.id:  # SQLite's JSON ends a text there
             return False
-        if part.kept is not None:
+        if part.kept is None:
+            done.setdefault(part.version, []).append(part.id)
+        else:
             kept.append(part)
-        done.setdefault((part.version, _SETTLE if part.kept is None else _SETTLE_KEPT), []).append(part.id)
     left = len(command.settled)
-    if not kept or (session is not None and table.outcome_tables.done(kept, session, now) == len(kept)):
-        for (version, statement), ids in done.items():
-            left -= table.changed(statement, json.dumps(ids), version, command.session)
+    for version, ids in done.items():
+        left -= table.changed(_SETTLE, json.dumps(ids), version, command.session)
+    if kept and session is not None:
+        left -= table.outcome_tables.settle(kept, session, now)
     if left:  # a claim was lost, or a task isn't a single row
         table.rows("ROLLBACK TO intervalq")
     return not left

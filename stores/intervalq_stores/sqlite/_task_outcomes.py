@@ -23,13 +23,19 @@ _INDEX: Final = "CREATE INDEX {table}_id ON {table} (id)"
 _PUT: Final = f"INSERT INTO {{table}} VALUES ({', '.join('?' * len(OutcomeRow._fields))})"  # noqa: S608 - our own
 # One statement for all: one for each task takes three times as long. Each value of `parts` is for how long
 # the work went on, and the result.
+_IS_SIMPLE: Final = (
+    "version = :version AND +session = :session AND t.key IS NULL AND dedupe IS NULL AND NOT cancelled "
+    "AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
+)
 _DONE: Final = (
-    "INSERT INTO {table} SELECT t.id, queue, t.key, 'done', t.json, "
+    "INSERT INTO {table} SELECT t.id, queue, t.key, 'done', t.json, "  # noqa: S608 - our own
     "substr(j.value, instr(j.value, ' ') + 1), attempt + NOT begun, errors, created, "
     "iif(j.value + 0, :now - (j.value + 0), 0), :now, :host, :pid, :until "
-    "FROM json_each(:parts) j CROSS JOIN intervalq_tasks t WHERE t.id = j.key AND version = :version "
-    "AND session = :session AND t.key IS NULL AND dedupe IS NULL AND NOT cancelled "
-    "AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
+    f"FROM json_each(:parts) j CROSS JOIN intervalq_tasks t WHERE t.id = j.key AND {_IS_SIMPLE}"
+)
+_REMOVE: Final = (
+    "DELETE FROM intervalq_tasks AS t WHERE id IN (SELECT key FROM json_each(:parts)) "  # noqa: S608 - our own
+    f"AND {_IS_SIMPLE}"
 )
 _GET: Final = f"SELECT {_FIELDS} FROM {{table}} WHERE until > ?"  # noqa: S608 - our own
 
@@ -48,24 +54,28 @@ class OutcomeTables:
         for day, some in by_day.items():
             self._connection.executemany(_PUT.format(table=self._table(day)), some)
 
-    def done(self, parts: list[Delete], session: Session, now: int) -> int:
-        """Add the outcomes of simple tasks that are acknowledged now; returns of how many.
+    def settle(self, parts: list[Delete], session: Session, now: int) -> int:
+        """Remove simple tasks that are done, and add their outcomes; returns how many.
 
         The others are not the session's, or have something that only the rules know how to end.
         """
-        groups: dict[int, dict[int, dict[str, str]]] = {}
+        groups: dict[tuple[int, int], dict[str, str]] = {}
+        group, some = (-1, -1), dict[str, str]()
         for id_, version, kept in parts:
             keep_for, result, took = kept or _NOTHING
-            groups.setdefault(version, {}).setdefault(keep_for, {})[id_] = f"{took} {result}"
+            if group != (version, keep_for):
+                group = version, keep_for
+                some = groups.setdefault(group, {})
+            some[id_] = f"{took} {result}"
         count = 0
-        for version, keep_for, some in [(v, k, some) for v, of in groups.items() for k, some in of.items()]:
+        for (version, keep_for), some in groups.items():
             until = now + keep_for
             values = {
                 "parts": json.dumps(some), "session": session.id, "host": session.host, "pid": session.pid,
                 "version": version, "keep_for": keep_for, "now": now, "until": until,
             }  # fmt: skip
-            statement = _DONE.format(table=self._table(day_of(until)))
-            count += self._connection.execute(statement, values).rowcount
+            self._connection.execute(_DONE.format(table=self._table(day_of(until))), values)
+            count += self._connection.execute(_REMOVE, values).rowcount
         return count
 
     def sweep(self, now: int) -> None:
