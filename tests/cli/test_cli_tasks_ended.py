@@ -37,7 +37,7 @@ def test_outcomes_are_listed_and_shown(tasks: Callable[..., Any]) -> None:
     shown = tasks("show", done["id"]).stdout
     for line in ("state  done", "attempt 1  failed 20", '"of": 1', "kept until  20", f"by  {done['host']}:"):
         assert line in shown, shown
-    dead = tasks("show", failed.split("q")[0].split()[-1]).stdout  # it is still there
+    dead = tasks("show", failed.splitlines()[2].split()[0]).stdout  # it is still there
     for line in ("queue  q.dead", "kept for  168h", "attempt 1  failed 20", "attempt 2  failed 20"):
         assert line in dead, dead
     assert "nor its outcome" in tasks("show", "unknown", code=1).stderr
