@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from intervalq._spec import parse
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from rich.console import Console
     from rich.table import Table
 
@@ -51,6 +54,11 @@ def exact(value: float) -> str:
 def as_json(value: Any) -> str:  # noqa: ANN401 - any JSON value
     """One line of JSON in ASCII, with everything else escaped, so it is safe to print on a terminal."""
     return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def can_redraw(stream: TextIO) -> bool:
+    """Whether lines can be redrawn: this is a terminal, and not one of the simplest kind (`TERM=dumb`)."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def console(*, stderr: bool = False) -> Console:

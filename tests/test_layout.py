@@ -266,7 +266,7 @@ def test_classes_for_users_show_only_what_users_need() -> None:
     tasks += " transaction try_claim wait wait_empty worker"
     task = "at attempt change checkpoint claimant claims created delete depend error id key modified note"
     task += " priority progress queue value version"
-    claim = f"{task} ack commit in_progress nak open release snooze term"
+    claim = f"{task} ack commit in_progress nak open release slot snooze term"
     job, slot = "attempt cancel done due ticket", "due settle ticket"
     kinds = ((IntervalQueue, handle), (Job, job), (Slot, slot), (Tasks, tasks), (Task, task), (Claim, claim))
     for kind, names in kinds:

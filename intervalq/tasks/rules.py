@@ -197,7 +197,7 @@ def _change(table: Table, row: Row, change: Change, session: str, now: int) -> R
     # It leaves its key in the old queue, and becomes the last task of its key in the new one.
     table.remove([row])
     if not row.waiting:
-        _feed(table, row)
+        _feed(table, row, now)
     after = _last_in_line(table, after)
     table.put([after])
     return after
@@ -209,7 +209,7 @@ def _remove(table: Table, row: Row, now: int, *, feed: bool = True) -> None:
     if row.dedupe is not None:
         table.put_mark(Mark(row.queue, row.dedupe, row.id, now + row.dedupe_for))
     if feed and row.key is not None and not row.waiting:
-        _feed(table, row)
+        _feed(table, row, now)
 
 
 def _as_it_is(table: Table, row: Row) -> Row:
@@ -222,11 +222,15 @@ def _last_in_line(table: Table, row: Row) -> Row:
     return row._replace(place=ends[1].place + 1 if ends else 1, waiting=ends is not None)
 
 
-def _feed(table: Table, gone: Row) -> None:
-    """Make the next task of a key claimable, now that the first is gone."""
+def _feed(table: Table, gone: Row, now: int) -> None:
+    """Make the next task of a key claimable, now that the first is gone.
+
+    It is behind the first tasks of all other keys that were ready by now: keys take turns, whatever their
+    backlogs.
+    """
     ends = table.ends_of_key(gone.queue, cast("str", gone.key))
     if ends is not None and ends[0].waiting:
-        table.put([ends[0]._replace(waiting=False)])
+        table.put([ends[0]._replace(waiting=False, at=max(ends[0].at, now))])
 
 
 # --- cancel ------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class CommandLine:
             **os.environ,
             "INTERVALQ_STORE": str(folder / "state.json"),
             "XDG_STATE_HOME": str(folder),
+            "TERM": "xterm",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         self.started: list[subprocess.Popen[str]] = []

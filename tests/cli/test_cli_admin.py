@@ -264,6 +264,17 @@ def test_top_is_live_on_a_terminal(intervalq: CommandLine) -> None:
     os.close(terminal)
 
 
+def test_top_shows_its_table_once_on_a_terminal_that_cannot_redraw(intervalq: CommandLine) -> None:
+    used(intervalq)
+    intervalq.environment["TERM"] = "dumb"
+    terminal, end = pty.openpty()
+    process = intervalq.start("top", stdout=end)
+    os.close(end)
+    assert process.wait() == 0
+    assert b"api" in os.read(terminal, 4096)
+    os.close(terminal)
+
+
 def test_a_reader_that_leaves_is_no_error_worth_a_word(intervalq: CommandLine) -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -32,6 +32,7 @@ def test_slots_count_from_the_first_start() -> None:
 
 
 def test_a_bar_comes_and_goes_with_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     screen = io.StringIO()
     made = Console(file=screen, force_terminal=True, width=120, markup=False, highlight=False)
     monkeypatch.setattr(_pipeline_show, "console", lambda **_: made)

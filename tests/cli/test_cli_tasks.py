@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -197,6 +199,11 @@ async def test_examples_work(intervalq: CommandLine, tasks: Callable[..., Any], 
         await die(intervalq, "spam", "ill")
     if '"$claim"' in example:
         intervalq.environment["claim"] = json.loads(tasks("claim", "mails").stdout)["claim"]
+    if shutil.which("jq") is None:  # what the examples need of it
+        jq = intervalq.folder / "jq"
+        jq.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.load(sys.stdin)[sys.argv[2][1:]])\n")
+        jq.chmod(0o755)
+        intervalq.environment["PATH"] += f"{os.pathsep}{intervalq.folder}"
     ran = subprocess.run(
         ["bash", "-c", example],
         cwd=intervalq.folder,

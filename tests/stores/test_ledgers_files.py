@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from databases import opened
 from intervalq.errors import CorruptState, InvalidName, InvalidOption, StoreError, StoreFull, VersionMismatch
 from intervalq.ledger.rules import Beat, Claim, Count, Drop, Ended, Expire, Look, Record, Verdict
 from intervalq.rules import Advance, Settings
@@ -48,7 +48,7 @@ def files(tmp_path: Path) -> JSONLedgerStore:
 
 
 def rows(path: Path, table: str) -> int:
-    with sqlite3.connect(path) as connection:
+    with opened(path) as connection:
         return int(connection.execute(f"SELECT count(*) FROM intervalq_{table}").fetchone()[0])
 
 
@@ -98,7 +98,7 @@ async def test_a_dropped_ledger_of_many_rows_goes_a_part_at_a_time(
     sqlite: SQLiteLedgerStore, path: Path
 ) -> None:
     await sqlite.apply("other", ROW)
-    with sqlite3.connect(path) as connection:
+    with opened(path) as connection:
         connection.execute("INSERT INTO intervalq_ledgers VALUES (77, NULL, 1, NULL, 0, 0, 0)")
         connection.executemany(
             "INSERT INTO intervalq_ledger_rows VALUES (77, ?, 'done', NULL, 1, '', 1)",
@@ -124,9 +124,8 @@ async def test_a_ledger_that_nobody_asks_for_expires_in_a_database(
 
 async def test_tables_of_a_newer_version(sqlite: SQLiteLedgerStore, path: Path) -> None:
     await sqlite.apply("run", ROW)
-    with sqlite3.connect(path) as connection:
+    with opened(path) as connection:
         connection.execute("UPDATE intervalq_ledgers_version SET layout = 2")
-    connection.close()
     for command in (ROW, Count()):
         with pytest.raises(VersionMismatch):
             await sqlite.apply("run", command)

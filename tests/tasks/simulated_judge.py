@@ -136,9 +136,11 @@ class Judge:
         if not (paced or claim._row.alone) and self.now() - self._claimed[claim.id] > STALE:
             self.broken(f"{who} begins {claim.value}, which it claimed at {self._claimed[claim.id]:.6f}")
 
-    def ends(self, call: Call, *, failed: bool) -> None:
-        """Check the end of a worker's function."""
+    def ends(self, call: Call, *, failed: bool, over: bool) -> None:
+        """Check the end of a worker's function, unless the run is over: then any may be cancelled."""
         self.running.remove(call)
+        if over:
+            return
         claim, now = call.claim, self.now()
         self.failed[claim.id] += failed
         row = self.books.row(claim.id)

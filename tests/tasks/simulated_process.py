@@ -133,8 +133,7 @@ class Worker:
             failed = failed or (group == "m" and world.loop.time() >= call.began + OF_M - 1e-6)
             raise
         finally:
-            if not world.over:
-                world.judge.ends(call, failed=failed)
+            world.judge.ends(call, failed=failed, over=world.over)
 
     async def _called_with_chunk(self, paced: bool, claims: list[Claim]) -> Any:
         """`_called` for a chunk: each of its tasks is one to the judge."""
@@ -152,8 +151,8 @@ class Worker:
             failed = failed and not isinstance(error, Snooze | ClaimLost)
             raise
         finally:
-            for call in calls if not world.over else ():
-                world.judge.ends(call, failed=failed and call.claim.open)
+            for call in calls:
+                world.judge.ends(call, failed=failed and call.claim.open, over=world.over)
 
     async def chunk(self, calls: list[Call]) -> Any:
         """A function that settles some of its claims itself."""

@@ -13,7 +13,7 @@ import click
 from rich.live import Live
 from rich.table import Table
 
-from intervalq._show import console, print_table
+from intervalq._show import can_redraw, console, print_table
 from intervalq.cli._admin.command import inspect_all
 from intervalq.cli._admin.states import table
 from intervalq.cli._options import examples, store_option
@@ -35,14 +35,14 @@ def every_option(function: F) -> F:
 
 
 def shows_once(every: float, *, once: bool) -> bool:
-    """Whether to show a table once, because nobody could see it change.
+    """Whether to show a table once: as was asked for, or because it can't be drawn again where it is shown.
 
     Raises:
         InvalidOption: `every` is no number.
     """
     if math.isnan(every):  # no range excludes it
         raise InvalidOption("--every must be a number of seconds, not nan")
-    return once or not sys.stdout.isatty()
+    return once or not can_redraw(sys.stdout)
 
 
 @click.command(epilog=examples("intervalq top", "intervalq top api --every 0.2"))
@@ -54,7 +54,8 @@ def top(name: str | None, *, every: float, once: bool, store: str | None) -> Non
     """Show queues live, until Ctrl-C.
 
     Of the keys of each queue it shows the 20 with the most outstanding tickets, and how many more there are.
-    Also how much of each limit is left, and which of them binds.
+    Also how much of each limit is left, and which of them binds. Without a terminal, or on one that
+    can't redraw (TERM=dumb), they are shown once.
     """
     if shows_once(every, once=once):
         print_table(table(anyio.run(inspect_all, store, name)))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
-from intervalq._show import as_json
+from intervalq._show import as_json, can_redraw
 from intervalq.cli._app import Commands, Failed
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._pipeline.show import Bar, Lines, show, verdict
@@ -57,7 +57,7 @@ def run(spec: str, *, check: bool, as_json_: bool) -> None:
         module.stage_of(given)
         click.echo(as_json({"ok": True}) if as_json_ else f"{given.file.name} is fine")
         return
-    watch = Bar() if sys.stderr.isatty() else Lines()
+    watch = Bar() if can_redraw(sys.stderr) else Lines()
     with _spark(given, watch.note) as session, _signals() as (stop, code):
         outcome = _explained(lambda: module.run(given, spark=session, watch=watch, stop=stop))
     if as_json_:

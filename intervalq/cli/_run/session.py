@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from intervalq import IntervalqError, IntervalQueue, QueueState
-from intervalq._show import as_json, warn
+from intervalq._show import as_json, can_redraw, warn
 from intervalq.cli._admin.states import condition
 from intervalq.cli._options import shared_store
 from intervalq.cli._run import report as _report
@@ -142,7 +142,7 @@ class _Session:
         async with anyio.create_task_group() as progress:
             if not request.as_json:
                 # A bar that is constantly redrawn would break up results on the same terminal.
-                bar = sys.stderr.isatty() and not os.isatty(self.output)
+                bar = can_redraw(sys.stderr) and not os.isatty(self.output)
                 progress.start_soon(show_bar if bar else show_lines, self._tally)
             await runner.run()
             progress.cancel_scope.cancel()

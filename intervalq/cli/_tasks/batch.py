@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskStatus
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
 
-from intervalq._show import console, warn
+from intervalq._show import can_redraw, console, warn
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Bar:
         ]
         self._what, self._total, self._done = what, total, 0
         self._bar: Progress | None = None
-        if sys.stderr.isatty():
+        if can_redraw(sys.stderr):
             self._bar = Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True)
             self._task = self._bar.add_task("", total=total)
 

@@ -1,12 +1,14 @@
-"""Changes that end a claim without an acknowledgement: its task is given back, put off, or given up."""
+"""How a claim ends without an acknowledgement, and what any end says about the outcome of a kept task."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import anyio
+
 from intervalq.tasks._claim.values import error_text
 from intervalq.tasks._spec.outcome import dead_queue
-from intervalq.tasks.rules import Change, Row
+from intervalq.tasks.rules import Change, Kept, Row
 
 
 def unused(row: Row) -> Change:
@@ -29,3 +31,18 @@ def dead(row: Row, error: object, attempt: int) -> Change:
         attempt=attempt,
         error=error_text(error),
     )
+
+
+def kept(keep_for: int, since: float | None, result: str, now: float | None) -> Kept:
+    """What the outcome of a task says that ends now.
+
+    Args:
+        keep_for: how long it is kept, in microseconds.
+        since: since when the work has been going on, on the session's clock; None: unknown.
+        result: of its function, as JSON text; empty: none.
+        now: the session's clock; None: it is read.
+    """
+    if since is None:
+        return Kept(keep_for, result)
+    took = (anyio.current_time() if now is None else now) - since
+    return Kept(keep_for, result, int(took * 1e6) or 1)

@@ -9,14 +9,13 @@ from datetime import datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
-import anyio
-
 from intervalq._queue.options import Duration, whole
+from intervalq._queue.slot import Slot
 from intervalq._spec import codec, parse
 from intervalq.errors import ClaimLost, InvalidOption, plain
 from intervalq.tasks._claim import progress as _progress
 from intervalq.tasks._claim import values as _values
-from intervalq.tasks._claim.endings import dead, snoozed, unused
+from intervalq.tasks._claim.endings import dead, kept, snoozed, unused
 from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Kept, Row
 from intervalq.tasks.store import Isolation
@@ -247,7 +246,7 @@ class Claim(Task[V_co]):
     if the task is no longer this session's or was already settled; then nothing was done.
     """
 
-    __slots__ = ("_began", "_keep_for", "_lease", "_on_lost", "_range", "_session", "_since", "open")
+    __slots__ = ("_began", "_keep_for", "_lease", "_on_lost", "_range", "_session", "_since", "_slot", "open")
 
     def __init__(self, row: Row, session: Holder, range_: object = None) -> None:
         self._row = row  # not by the base's constructor, which would be slower: there are very many claims
@@ -268,6 +267,13 @@ class Claim(Task[V_co]):
         """The last requested lease, in microseconds; None: as long as the session."""
         self._on_lost: Callable[[], None] | None = None
         """Ends the work on the task when the claim is lost."""
+
+    _slot: Slot | None  # set when a paced task begins
+
+    @property
+    def slot(self) -> Slot | None:
+        """The slot in which it began: `claim.slot.settle(tokens=834)`. None: it isn't paced."""
+        return getattr(self, "_slot", None)
 
     @property
     def attempt(self) -> int:
@@ -374,19 +380,8 @@ class Claim(Task[V_co]):
         return Delete(row.id, row.version, self._kept(result, now) if self._keep_for else None)
 
     def _kept(self, result: str = "", now: float | None = None) -> Kept | None:
-        """What the task's outcome says if it ends now; None: it has none.
-
-        Args:
-            result: of its function, as JSON text; empty: none.
-            now: the session's clock; None: it is read.
-        """
-        if not self._keep_for:
-            return None
-        took = 0
-        if self._since is not None:
-            seconds = (anyio.current_time() if now is None else now) - self._since
-            took = int(seconds * 1e6) or 1
-        return Kept(self._keep_for, result, took)
+        """What the task's outcome says if it ends now; None: it has none. See `endings.kept`."""
+        return kept(self._keep_for, self._since, result, now) if self._keep_for else None
 
     def _lost(self) -> ClaimLost:
         """The error of a lost claim."""

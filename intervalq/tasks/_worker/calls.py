@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
 from anyio import to_thread
 
+from intervalq._queue.slot import Slot
 from intervalq._timing.backoff import backoff
 from intervalq.errors import IntervalqError, TransactionConflict
 from intervalq.tasks._worker.job import Job
@@ -26,16 +27,24 @@ _CONFLICTS: Final = 5
 class Calls(Generic[A]):
     """The calls of one function for claims, or for chunks."""
 
-    def __init__(self, job: Job, function: Callable[[A], Any], began: Callable[[A], bool]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        function: Callable[[A], Any],
+        slot: Callable[[A], AbstractAsyncContextManager[Slot] | None],
+        began: Callable[[A, Slot | None], bool],
+    ) -> None:
         """Prepare calls of a job.
 
         Args:
             job: how its function is called.
             function: calls the job's function.
-            began: called when a paced function is about to begin; returns whether it may.
+            slot: the slot that a paced call waits for; None: it waits for none.
+            began: called when a paced function is about to begin, with its slot; returns whether it may.
         """
         self._job = job
         self._function = function
+        self._slot = slot
         self._began = began
         self._waits: set[anyio.CancelScope] = set()  # for slots
         self._is_async = inspect.iscoroutinefunction(job.function)
@@ -44,20 +53,30 @@ class Calls(Generic[A]):
         self.begin = self._call if job.pace is None else self._paced
 
     async def _paced(self, given: A) -> Any:  # noqa: ANN401 - the function's result
-        assert self._job.pace is not None
+        try:
+            coming, slot = self._slot(given), None
+        except Exception:
+            self._begins(given, None)  # the user's choice failed, which is a failed attempt
+            raise
         async with AsyncExitStack() as stack:
             with anyio.CancelScope() as scope:
                 self._waits.add(scope)
                 try:
-                    await stack.enter_async_context(self._job.pace.slot())
+                    if coming is not None:
+                        slot = await stack.enter_async_context(coming)
                 except IntervalqError as error:
                     log.warning("a task of queues %s got no slot: %s", ", ".join(self._job.queues), error)
                     raise NoSlotError from error
                 finally:
                     self._waits.discard(scope)
-            if scope.cancel_called or not self._began(given):
+            if scope.cancel_called:
                 raise NoSlotError
+            self._begins(given, slot)
             return await self._call(given)
+
+    def _begins(self, given: A, slot: Slot | None) -> None:
+        if not self._began(given, slot):
+            raise NoSlotError
 
     def stop(self) -> None:
         """Prevent calls that still wait for a slot from beginning."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from intervalq._queue.slot import Slot
 from intervalq._timing.backends import loop_clock, wakers
 from intervalq.errors import ClaimLost, DependencyError, TransactionConflict
 from intervalq.tasks._claim.task import Claim
@@ -71,7 +73,9 @@ class Chunks:
         self._counts = outcomes.counts
         self._policy = job.policy
         self._size, self._within = job.batch or 1, job.within
-        self._calls: Calls[Chunk] = Calls(job, lambda chunk: job.function(chunk.open()), self._began)
+        self._calls: Calls[Chunk] = Calls(
+            job, lambda chunk: job.function(chunk.open()), self._slot, self._began
+        )
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
@@ -180,12 +184,19 @@ class Chunks:
         self._coming -= chunk.is_coming
         chunk.is_coming = False
 
-    def _began(self, chunk: Chunk) -> bool:
+    def _slot(self, _chunk: Chunk) -> AbstractAsyncContextManager[Slot] | None:
+        pace = self._intake.job.pace
+        return None if pace is None else pace.slot(None)
+
+    def _began(self, chunk: Chunk, slot: Slot | None) -> bool:
         """Fill a chunk whose slot has come; returns whether it may begin."""
         self._arrived(chunk)
         if self._intake.stopping or any(self._session.is_in_doubt(claim) for claim in chunk.claims):
             return False
-        return self._begins(chunk)
+        begins = self._begins(chunk)
+        for claim in chunk.claims:
+            claim._slot = slot
+        return begins
 
     def _begins(self, chunk: Chunk) -> bool:
         """Note that a chunk begins, once it is filled; returns whether it has any claims."""

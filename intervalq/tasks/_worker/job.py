@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from intervalq._queue.queue import IntervalQueue
 from intervalq.errors import DependencyError, InvalidOption
 from intervalq.tasks._claim.task import Claim
+from intervalq.tasks._worker.pace import Pace
 from intervalq.tasks._worker.policy import Policy
 from intervalq.tasks.rules import Change, Delete, Depend, Insert
 
@@ -29,7 +29,7 @@ class Job:
     function: Callable[[Any], Any]
     """A `Work`; or a `ChunkWork`, if there is a `batch`."""
     queues: tuple[str, ...]
-    pace: IntervalQueue | None
+    pace: Pace | None
     concurrency: int | None
     policy: Policy
     timeout: float | None

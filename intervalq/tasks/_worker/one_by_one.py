@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from intervalq._queue.slot import Slot
 from intervalq._timing.backends import loop_clock, wakers
 from intervalq.errors import ClaimLost, TransactionConflict
 from intervalq.tasks._claim.task import Claim
@@ -36,7 +38,7 @@ class OneByOne:
         self._counts = outcomes.counts
         self._waiting, self._suspects = intake.waiting, intake.suspects
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
-        self._calls = Calls(intake.job, intake.job.function, self._began)
+        self._calls = Calls(intake.job, intake.job.function, self._slot, self._began)
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""
         self._keep_for = intake.job.keep_for
@@ -150,11 +152,16 @@ class OneByOne:
         self._sample += 1
         return 0.0 if self._sample % _SAMPLE else self._now()
 
-    def _began(self, claim: Claim) -> bool:
+    def _slot(self, claim: Claim) -> AbstractAsyncContextManager[Slot] | None:
+        pace = self._intake.job.pace
+        return None if pace is None else pace.slot(claim)
+
+    def _began(self, claim: Claim, slot: Slot | None) -> bool:
         """Note that a paced task begins; returns whether it may."""
         if self._intake.stopping or self._session.is_in_doubt(claim):
             return False
         claim._since = now = self._now()
+        claim._slot = slot
         if not claim._began:
             self._batcher.began(claim, now)
         return True

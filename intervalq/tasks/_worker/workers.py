@@ -10,13 +10,14 @@ from typing import Any, Final, TypeVar, overload
 
 import anyio
 
-from intervalq._queue.options import Duration, wait_of, whole
+from intervalq._queue.options import Cost, Duration, wait_of, whole
 from intervalq._queue.queue import IntervalQueue
 from intervalq._spec import parse
 from intervalq.errors import DependencyError, InvalidOption, StoreError, StoreUnavailable, short
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._session.lifecycle import Lifecycle
 from intervalq.tasks._worker.job import ChunkRefused, ChunkWork, Job, Refused, Work, check_function
+from intervalq.tasks._worker.pace import CostOf, QueueOf, pace_of
 from intervalq.tasks._worker.policy import Policy
 from intervalq.tasks._worker.pool import WorkerPool
 from intervalq.tasks.rules import Count
@@ -47,7 +48,8 @@ class Workers(Lifecycle):
     def worker(
         self,
         *queues: str,
-        queue: IntervalQueue | None = None,
+        queue: QueueOf | None = None,
+        cost: CostOf = 1,
         concurrency: int | None = None,
         max_attempts: int | None = 5,
         backoff: Duration = 1.0,
@@ -63,6 +65,7 @@ class Workers(Lifecycle):
         batch: int,
         within: Duration | None = None,
         queue: IntervalQueue | None = None,
+        cost: Cost = 1,
         concurrency: int | None = None,
         max_attempts: int | None = 5,
         backoff: Duration = 1.0,
@@ -76,7 +79,8 @@ class Workers(Lifecycle):
         *queues: str,
         batch: int | None = None,
         within: Duration | None = None,
-        queue: IntervalQueue | None = None,
+        queue: QueueOf | None = None,
+        cost: CostOf = 1,
         concurrency: int | None = None,
         max_attempts: int | None = 5,
         backoff: Duration = 1.0,
@@ -109,7 +113,12 @@ class Workers(Lifecycle):
             within: with `batch`: how long a chunk that isn't full waits for more tasks, counted from the time
                 its first one was claimed. None: not at all; it has what is there when the function is free.
             queue: the `IntervalQueue` that paces the starts of the function, over all processes: a chunk
-                takes one slot, however many tasks it has, and fills up while it waits for it.
+                takes one slot, however many tasks it has, and fills up while it waits for it. Or a function
+                of the claim (without `batch`) that returns it, such as `lambda task: pace[task.key]`, or None
+                to begin at once. A task that waits for its slot counts against `concurrency`.
+            cost: what a task (or a chunk) takes of the queue, as for `IntervalQueue.add`. Or a function of
+                the claim (without `batch`) that returns it. The worker's function reports what it really took
+                of limits: `claim.slot.settle(tokens=834)`. A task that costs more than a limit allows fails.
             concurrency: how often the function runs at a time in this process. None: as `run` says.
             max_attempts: None: no limit. Attempts that killed their process count, too.
             backoff: the pause after the first failed attempt; it doubles each time up to a minute, with full
@@ -126,7 +135,7 @@ class Workers(Lifecycle):
 
         Raises:
             InvalidOption: an option is out of its range, `within` is given without `batch`, or the function
-                doesn't take one argument.
+                doesn't take one argument; or `queue` is none, `cost` can't be taken of it, or is given alone.
             InvalidName, InvalidInterval.
         """
         job_queues = names_of(queues)
@@ -142,11 +151,12 @@ class Workers(Lifecycle):
             )
         size = None if batch is None else whole("batch", batch, 1, MAX_ROWS)
         kept = _values.keep_time(keep)
+        pace = pace_of(queue, cost, chunks=batch is not None)
         pause = 0.0 if within is None else parse.duration(within, what="within") / 1e6
 
         def register(function: A) -> A:
             check_function(function)
-            job = Job(function, job_queues, queue, many, policy, seconds, on_dependency, size, pause, kept)
+            job = Job(function, job_queues, pace, many, policy, seconds, on_dependency, size, pause, kept)
             self._jobs.append(job)
             return function
 

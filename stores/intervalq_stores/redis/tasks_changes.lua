@@ -134,7 +134,7 @@ local function feed(line)
   local row = there(id_in(line, member))
   if not row.waiting then return end
   leave(row)
-  row.waiting = false
+  row.waiting, row.at = false, math.max(row.at, now)  -- behind all other keys that wait
   enter(row)
 end
 

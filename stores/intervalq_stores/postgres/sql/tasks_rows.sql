@@ -43,7 +43,8 @@ end
 $$;
 
 
--- intervalq._feed: the first task of a key is gone: let the next one be claimed. Returns its queue if it is ready now.
+-- intervalq._feed: the first task of a key is gone: let the next one be claimed, after the first tasks of all other
+-- keys that are ready by now. Returns its queue if it is ready now.
 create or replace function intervalq._feed(q text, k text, now bigint) returns text
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -58,8 +59,9 @@ begin
     end if;
     select x.* into t from intervalq.tasks x where x.queue = q and x.key = k order by x.place, x.id limit 1;
     if t.waiting then
+        t.at := greatest(t.at, now);
         t.ready := case when t.session is null then t.at else t.until end;
-        update intervalq.tasks x set waiting = false, ready = t.ready where x.id = t.id;
+        update intervalq.tasks x set waiting = false, at = t.at, ready = t.ready where x.id = t.id;
         if t.ready <= now then
             return q;
         end if;
@@ -211,7 +213,7 @@ declare
     was_waiting boolean;
 begin
     if t.key is not null then
-        select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
+        select x.waiting, x.at into t.waiting, t.at from intervalq.tasks x where x.id = t.id;
     end if;
     was_waiting := t.waiting;
     t.version := t.version + 1;
