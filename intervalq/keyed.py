@@ -11,7 +11,8 @@ comes: this is deficit round robin. A turn is `weight` slots, or more if the int
 request per slot. A key without rivals gets as many slots as it requests.
 
 The sender remembers its places. The places of a process that dies stay empty, as its slots would in any
-queue, and delay nobody. A pause of the common queue pauses every key; a pause of a key, only that key.
+queue, and delay nobody. A pause of the common queue pauses every key; a pause of a key, only that key. By how
+much distant senders may misjudge the store's clock (`State.error`) is kept in both records.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def _advance(
     run = listed or answer.taken[: answer.begun]
     if after is None or not run:
         return after, common, answer, known.places
-    asking = _asking(common, command, known, reach)
+    asking = _asking(common, replace(command, error=after.error), known, reach)
     common, got = _places(common, asking, known, (run, run[0].due + after.held_total), now)
     granted = run[: got.granted]
     if len(granted) < len(run):
@@ -292,6 +293,7 @@ def _asking(common: State, command: Advance, known: Common, reach: int) -> Advan
         lease=command.lease,
         until=command.until,
         ahead=command.ahead,
+        error=command.error,
         high_water_mark=Mark(common.ticket, common.due, late),
     )
 

@@ -14,7 +14,7 @@ from intervalq import IntervalQueue, sync
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
 from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
-from keyed_world import FarPairs, Log, handle, jobs, run
+from keyed_world import FarPairs, Log, handle, jobs, run, together
 from virtual_store import FarStore
 
 
@@ -140,3 +140,16 @@ def test_keys_are_listed_by_what_waits_and_dropped_with_their_queue() -> None:
 
     log = run(main)
     assert log.spacing() >= 900_000
+
+
+def test_the_queue_shows_what_distant_processes_of_its_keys_report() -> None:
+    """Its own processes may be near: by how much a distant one may be wrong, it reports for all keys."""
+
+    async def main(store: FarPairs, log: Log) -> None:
+        near, far = handle(store, rate=300, each="shared"), FarPairs(store.behind, delay=0.001)
+        distant = IntervalQueue("api", store=far, rate=300, each="shared")
+        await jobs(distant, "a", 10, log)
+        assert (await near.inspect()).spacing < 0.6 / 300
+        await together(distant.close, near.close)
+
+    run(main, delay=0.0)

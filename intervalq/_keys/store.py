@@ -6,14 +6,16 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
 
 import anyio
 
+from intervalq._keys.view import CommonView
 from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
 from intervalq.keyed import Common, KeyedAnswer, Place, shares
-from intervalq.rules import Advance, Answer, Command, Configure, Mark, Settings, Slot, State
+from intervalq.rules import Advance, Answer, Command, Configure, Settings, Slot, State
 from intervalq.store import Store, Waking, pairing
 
 _ONLY_PACE: Final = (
@@ -31,6 +33,7 @@ class KeyStore:
         settings: the settings of the common queue; None: those that it has.
         own_pace: whether the key has an interval of its own.
         weight: how many slots the key takes in a turn.
+        view: what all keys of the handle know of the common queue.
         on_mismatch: what to do if the common queue has other settings: see `IntervalQueue`.
     """
 
@@ -42,20 +45,21 @@ class KeyStore:
         *,
         own_pace: bool,
         weight: int,
+        view: CommonView,
         on_mismatch: OnMismatch,
     ) -> None:
         self.url = store.url
         self.behind = store
         """The store of both records."""
-        self.common: State | None = None
-        """The common record, as the last answer showed it."""
         self.weight = weight
         self.own_pace = own_pace
         self._record = record
         self._settings = settings
         self._on_mismatch: OnMismatch = on_mismatch
-        self._mark: Mark | None = None
+        self._view = view
+        self._agrees = False  # whether the common record has the settings of this handle, or it adopted those
         self._places: dict[int, Slot] = {}  # the common slots, by the key's tickets
+        self._generation: str | None = None  # that of the common record of these slots
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
@@ -100,6 +104,11 @@ class KeyStore:
 
             yield woken
 
+    @property
+    def common(self) -> State | None:
+        """The common record, as far as the handle knows it."""
+        return self._view.state
+
     def turn(self, ticket: int) -> int:
         """How many slots to request from this ticket on: a whole turn, or one if the ticket has its place."""
         return 1 if ticket in self._places else self.weight
@@ -112,6 +121,18 @@ class KeyStore:
         after = common.ticket if place is None else place.ticket - 1
         return None if after == before.ticket else common.settings.interval
 
+    def moved(self, slot: Slot, state: State) -> int:
+        """How much later a slot comes than the key's record says: late grants to others moved its place.
+
+        This leaves out half of the tolerance: a request that is a little early is granted all the same, but
+        one that is late costs all keys the time by which it is.
+        """
+        common, place = self.common, self._places.get(slot.ticket)
+        if common is None or place is None or common.generation != self._generation:
+            return 0
+        length = place.due + common.held_total - slot.due - state.held_total
+        return max(0, length - common.tolerance // 2)
+
     def free(self, state: State) -> int:
         """The first common slot that nobody has, on the key's clock; it may be in the past."""
         common = self.common
@@ -121,6 +142,8 @@ class KeyStore:
 
     def _known(self, command: Command) -> Common:
         common = self.common
+        if self._view.generation != self._generation:
+            self._places = {}
         places = tuple([Place(*each) for each in self._places.items()])
         release: tuple[Slot, ...] = ()
         if isinstance(command, Advance) and command.release and not (command.slots or command.take):
@@ -128,12 +151,12 @@ class KeyStore:
             release, places = tuple([place.slot for place in places]), ()
         return Common(
             record=self._record,
-            settings=self._settings if common is None else common.settings,
+            settings=common.settings if common is not None and self._agrees else self._settings,
             own_pace=self.own_pace,
             weight=self.weight,
-            generation=None if common is None else common.generation,
+            generation=self._view.generation,
             nonce=secrets.token_hex(8),
-            mark=self._mark,
+            mark=self._view.mark,
             places=places,
             release=release,
         )
@@ -144,6 +167,11 @@ class KeyStore:
             self._places.clear()
         if not isinstance(command, Advance):
             return
+        generation = None if made.common is None else made.common.generation
+        places = dict(made.places)
+        if known.generation != generation:  # those that were listed belong to a record that is gone
+            self._places = {}
+            places = dict([place for place in made.places if place not in known.places])
         # A slot that is granted late is requested again together with the granted ones behind it.
         first = 0
         if command.slots:
@@ -151,17 +179,12 @@ class KeyStore:
         elif made.answer.begun:
             first = made.places[0].ticket
         self._places = {ticket: slot for ticket, slot in self._places.items() if ticket >= first}
-        self._places |= dict(made.places)
+        self._places |= places
+        self._generation = generation
 
     def _learn(self, common: State | None) -> None:
-        before, self.common = self.common, common
-        if common is None:
-            self._mark = None
-            return
-        mark = Mark(common.ticket, common.due, common.late_total)
-        if self._mark is not None and before is not None and before.generation == common.generation:
-            mark = Mark(*map(max, self._mark, mark))  # if the store lost writes, the next step repairs that
-        self._mark = mark
+        self._view.learn(common)
+        self._agrees = common is not None
 
     async def _agree(self, common: State) -> None:
         """Use the settings of the common record, or change them, after a command was refused for its own."""
@@ -178,7 +201,7 @@ class KeyStore:
             answer = await self.behind.apply(self._record, change)
             self._learn(answer.state)
             return
-        self.common = None
+        self._agrees = False
         fixed = "tolerance" if self._on_mismatch == "update" else ""
         raise ConfigMismatch(self._record, describe(ours), describe(theirs), fixed=fixed)
 
@@ -194,16 +217,26 @@ class _Tickets(Protocol):
     tickets: deque[Slot]
 
 
-def turn_of(store: Store, grants: _Tickets) -> int:
-    """How many of a shard's slots to request together at least: see `KeyStore.turn`."""
-    tickets = grants.tickets
-    return store.turn(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else 1
+class Turn(NamedTuple):
+    """What a shard must know of its next slot if other keys share the rate."""
+
+    state: State | None
+    """The record, with its clock set back as far as the common slot was moved."""
+    size: int = 1
+    """How many slots to request together at least: see `KeyStore.turn`."""
+    behind: int | None = None
+    """How long before the slot another key's comes, see `KeyStore.behind_other`; None: none does."""
 
 
-def behind_other(store: Store, grants: _Tickets) -> int | None:
-    """How long before a shard's next slot another key's comes: see `KeyStore.behind_other`."""
+def turn_of(store: Store, grants: _Tickets, state: State | None) -> Turn:
+    """What the shard of a key knows of its next slot."""
     tickets = grants.tickets
-    return store.behind_other(tickets[0].ticket) if tickets and isinstance(store, KeyStore) else None
+    if not tickets or not isinstance(store, KeyStore):
+        return Turn(state)
+    first = tickets[0]
+    if state is not None and (length := store.moved(first, state)):
+        state = replace(state, held_total=state.held_total + length)
+    return Turn(state, store.turn(first.ticket), store.behind_other(first.ticket))
 
 
 def behind(store: Store) -> Store:

@@ -12,11 +12,11 @@ from weakref import WeakValueDictionary
 from intervalq._keys.each import MAX_WEIGHT, NO_PACE, SHARED
 from intervalq._keys.names import shown, token
 from intervalq._keys.store import KeyStore
+from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import Callers
 from intervalq._shard.shard import Shard
-from intervalq._shard.store_time import StoreTime
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
@@ -35,6 +35,7 @@ class Handle:
         self._store: Store | None = given
         self._shard_here: Shard | None = None
         """The shard, if there is one. It may belong to another event loop: see `_shard`."""
+        self._view = CommonView()  # of the keys under this queue's rate, in the event loop of its shard
         self._home: tuple[int, object] | None = None  # the process and event loop that the shard lives in
         self._closed = False
         self._parent: Self | None = None
@@ -139,12 +140,12 @@ class Handle:
                 raise WrongLoop(self.name)
             self._shard_here, self._store, self._jobs = None, self._given_store, {}
         if self._shard_here is None:
-            mine = self._options
+            mine, self._view = self._options, CommonView()
             precision = None if mine.precision is None else Precision(mine.precision)
             self._shard_here = Shard(
                 mine.record, self._store_here(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
                 precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
-                counted=mine.counted, beside=self._time_beside(),
+                counted=mine.counted, beside=self._shard_beside(),
             )  # fmt: skip
             self._home = home
         return self._shard_here
@@ -154,15 +155,15 @@ class Handle:
         mine, store = self._options, self._open()
         if not mine.is_keyed:
             return store
+        view = CommonView() if self._parent is None else self._parent._view  # noqa: SLF001 - its own class
         return KeyStore(
-            store, mine.name, mine.common, own_pace=mine.each != NO_PACE, weight=mine.weight,
+            store, mine.name, mine.common, own_pace=mine.each != NO_PACE, weight=mine.weight, view=view,
             on_mismatch=mine.on_mismatch,
         )  # fmt: skip
 
-    def _time_beside(self) -> StoreTime | None:
-        """What the shard of the common queue knows of the store's clock, for those of its keys."""
-        parent = self._parent
-        return parent._shard().time if parent is not None and self._options.is_keyed else None
+    def _shard_beside(self) -> Shard | None:
+        """The shard of the common queue, for those of its keys."""
+        return self._parent._shard() if self._parent is not None and self._options.is_keyed else None
 
     def _open(self) -> Store:
         if self._parent is not None:

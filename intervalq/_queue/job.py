@@ -162,7 +162,9 @@ class RunningJob(Job[R]):
         job's own error, as when it has waited for too long.
         """
         if self._waiter.error is None:
-            await self._shard.placed()
+            within = self._waiter.within
+            with anyio.move_on_after(None if within is None else within / 1e6):
+                await self._shard.placed()
         if self._waiter.error is not None:
             await self._end_of_it()
         if self.done and self.attempt == 0 and self._error is not None:

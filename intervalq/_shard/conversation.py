@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._keys.store import behind_other, turn_of
+from intervalq._keys.store import turn_of
 from intervalq._shard.answers import Answers
 from intervalq._shard.connection import Connection
 from intervalq._shard.deadlines import Deadlines
@@ -237,6 +237,7 @@ class Conversation:
     async def _bear(self, error: StoreUnavailable) -> None:
         """Wait before the next attempt after an error of the store, or give up."""
         now, attached = self._clock.now(), self._connection.attached
+        self._dispatcher.away = now
         if self.outage.began(now) and attached and self._line:
             log.warning("queue %r: jobs wait for the store: %s", self._queue, error)
         waits = self._line or (self.settlements and not self._is_closed())
@@ -260,12 +261,12 @@ class Conversation:
         return wanted
 
     def _situation(self) -> Situation:
+        turn = turn_of(self._store, self._grants, self._connection.state)
         return Situation(
-            at=self._clock.now(), state=self._connection.state, time=self._time, line=self._line,
-            grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
+            at=self._clock.now(), state=turn.state, time=self._time, line=self._line, grants=self._grants,
+            lookahead=self._lookahead, began=self._dispatcher.begun - self._counted, turn=turn.size,
             apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
-            settles=self.settlements.are_usual, counted=self._connection.counted,
-            turn=turn_of(self._store, self._grants), behind=behind_other(self._store, self._grants),
+            settles=self.settlements.are_usual, counted=self._connection.counted, behind=turn.behind,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
@@ -338,8 +339,7 @@ class Conversation:
         self._answers.take_in(question, answer, speculative, self._clock.now())
         if speculative and self._grants.tickets:
             self._returning.took(self._grants.tickets[-1].ticket)
-        if answer.count or self._connection.is_held:
-            self._deadlines.check()
+        self._deadlines.check()
         self._warnings.check(self._dispatcher, self._time, answer.state, self._clock.now())
         self._dispatcher.look()
         self.set_placed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import islice
+from itertools import chain, islice, takewhile
 from typing import Final
 
 import anyio
@@ -13,6 +13,7 @@ from intervalq._shard.connection import Connection
 from intervalq._shard.grants import Grants
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._spec.passing import resumed
 from intervalq._spec.standing import Line
 from intervalq._timing.clock import Clock
 from intervalq.errors import SlotTimeout, StoreUnavailable
@@ -56,17 +57,19 @@ class Deadlines:
         self._looking: anyio.Event | None = None  # set when the request in flight is answered, or has failed
 
     def wait(self, waiter: Waiter) -> float | None:
-        """Seconds until a job added now could begin, by the last answer.
+        """Seconds until a job like this one, added now, could begin, by the last answer.
 
-        None: unknown, because the queue is paused without an end, or at its limit of running jobs.
+        None: unknown, because the queue is paused without an end, or at its limit of running jobs, or because
+        the store has not answered yet.
         """
         state = self._connection.state
         if state is None:
-            return 0.0
+            return None if self._line.waiting or not self._time.clock.known else 0.0
         if state.held_since is not None and (state.full or state.held_until >= FOREVER):
             return None
         at = self._clock.now()
-        return self._left(self._begins(self._next_due(waiter, state, at), state, at), at)
+        added = Waiter(-waiter.order[0], waiter.cost, units=waiter.units)
+        return self._left(self._begins(self._next_due(added, state, at), state, at), at)
 
     def note(self, waiter: Waiter) -> None:
         """Note the deadline of a job that must begin within a time."""
@@ -79,14 +82,20 @@ class Deadlines:
         state, slots = self._connection.state, self._grants.granted_count + len(self._grants.tickets)
         behind = self._line.waiting - slots
         is_last = not self._line.has_behind(waiter.order)
-        if waiter.latest is None or state is None or behind < 0 or not slots or not is_last:
+        if waiter.latest is None or state is None or not slots or not is_last or self._void(state):
             return False
-        last = self._grants.last()
         at = self._clock.now()
-        begins = self._begins(last.due + (last.cost + behind) * state.settings.interval, state, at)
+        if behind < 0:
+            if self._line.mixed or waiter.cost > 1 or waiter.units:
+                return False  # it may need a slot of its own
+            due = self._next_due(waiter, state, at)
+        else:
+            last = self._grants.last()
+            due = last.due + (last.cost + behind) * state.settings.interval
+        begins = self._begins(due, state, at)
         if begins <= self._limit(waiter, at):
             return False
-        waiter.error = self._error(waiter, begins, at)
+        waiter.error = self._error(waiter)
         return True
 
     async def refuse_early(self, waiter: Waiter) -> None:
@@ -129,9 +138,9 @@ class Deadlines:
         if state is None or not self._line.has_deadlines:
             return
         at = self._clock.now()
-        late: list[tuple[Waiter, float]] = []
-        slots = [*self._grants.coming()]
-        used, free, soonest = 0, Line(state, self._free(state, at)), at + self._time.notice(at)
+        late: list[Waiter] = []
+        slots = [*self._coming(state)]
+        used, free, soonest = 0, self._behind(state, at), at + self._time.notice(at)
         for waiter in self._line.in_order():
             place = next((i for i in range(used, len(slots)) if waiter.fits(slots[i])), None)
             if place is not None:
@@ -140,18 +149,17 @@ class Deadlines:
                 due = free.next(waiter.cost, self._units(waiter))  # tickets are taken when the hold ends
             else:
                 break
-            if waiter.latest is not None:
-                begins = self._begins(due, state, at)
-                if begins > max(waiter.latest, soonest):
-                    late.append((waiter, begins))  # a job behind it gets its slot
-                    continue
+            if waiter.latest is not None and self._begins(due, state, at) > max(waiter.latest, soonest):
+                late.append(waiter)  # a job behind it gets its slot
+                continue
             if place is None:
                 free.take(waiter.cost, self._units(waiter), due)
             else:
                 used = place + 1
-        for waiter, begins in late:
+        for waiter in late:
             self._line.remove(waiter)
-            waiter.error = self._error(waiter, begins, at)
+        for waiter in late:
+            waiter.error = self._error(waiter)
             waiter.wake()
 
     def _refusal(self, waiter: Waiter) -> SlotTimeout | None:
@@ -160,19 +168,16 @@ class Deadlines:
             return None
         at = self._clock.now()
         begins = self._begins(self._next_due(waiter, state, at), state, at)
-        return self._error(waiter, begins, at) if begins > self._limit(waiter, at) else None
+        return self._error(waiter) if begins > self._limit(waiter, at) else None
 
     def _limit(self, waiter: Waiter, at: int) -> int:
         """The latest instant for a slot: even an idle queue gives none before its answer arrives."""
         assert waiter.latest is not None
         return max(waiter.latest, at + self._time.notice(at))
 
-    def _error(self, waiter: Waiter, begins: float, at: int) -> SlotTimeout:
+    def _error(self, waiter: Waiter) -> SlotTimeout:
         assert waiter.within is not None
-        state = self._connection.state
-        is_known = state is None or state.held_since is None or 0 < state.held_until < FOREVER
-        after = self._left(begins, at) if is_known else None
-        return SlotTimeout(self._connection.queue, waiter.within / 1e6, after, at_once=True)
+        return SlotTimeout(self._connection.queue, waiter.within / 1e6, self.wait(waiter), at_once=True)
 
     def _was_close(self, waiter: Waiter) -> bool:
         """Whether, at the last answer, the next slot but one would have been too late for this job.
@@ -192,7 +197,7 @@ class Deadlines:
             return self._time.clock.perhaps(instant)
         # A pause without an end may be ended now, or a running job end: the answer still needs its time then.
         ends = self._time.clock.perhaps(state.held_until) if 0 < state.held_until < FOREVER else at
-        return max(ends, at + self._time.notice(at) + 1) + max(0, instant - state.held_since)
+        return max(ends + max(0, instant - state.held_since), at + self._time.notice(at) + 1)
 
     def _left(self, begins: float, at: int) -> float:
         """Seconds after which a slot has surely come."""
@@ -206,10 +211,35 @@ class Deadlines:
         key = keyed_on(self._connection.store)
         return own if key is None else max(own, key.free(state))
 
+    def _coming(self, state: State) -> Iterator[Slot]:
+        """All slots in which jobs may still begin."""
+        granted = chain.from_iterable(self._grants.granted)
+        return chain(granted, islice(self._grants.tickets, self._void(state), None))
+
+    def _void(self, state: State) -> int:
+        """How many tickets, from the first, were revoked: they are dropped with the next request."""
+        kept = () if state.held_since is None else state.running
+        return sum(
+            1
+            for _ in takewhile(
+                lambda slot: slot.ticket <= state.revoked_through and slot.ticket not in kept,
+                self._grants.tickets,
+            )
+        )
+
+    def _behind(self, state: State, at: int) -> Line:
+        """The line behind the last ticket. While the queue is held, units come back to the limits."""
+        free = self._free(state, at)
+        if state.held_since is not None and state.settings.limits:
+            is_known = 0 < state.held_until < FOREVER and not state.full
+            ends = state.held_until if is_known else self._time.clock.latest(at)
+            state = resumed(state, max(ends, state.held_since))
+        return Line(state, free)
+
     def _next_due(self, waiter: Waiter, state: State, at: int, *, another: bool = False) -> int:
         """The slot, on the queue's clock, of a job that joins the line now; `another`: of a second one."""
         line, grants, step = self._line, self._grants, state.settings.interval
-        coming, ahead = grants.coming(), list[Waiter]()
+        coming, ahead = self._coming(state), list[Waiter]()
         if line.mixed or waiter.cost > 1 or waiter.units or line.has_behind(waiter.order):
             for each in line.in_order():
                 if each.order < waiter.order and _first(coming, each) is None:
@@ -217,11 +247,12 @@ class Deadlines:
             before = sum([each.cost for each in ahead])
             slot = _first(coming, waiter)
         else:
-            before = max(0, line.waiting - grants.granted_count - len(grants.tickets))
+            tickets = len(grants.tickets) - self._void(state)
+            before = max(0, line.waiting - grants.granted_count - tickets)
             slot = next(islice(coming, line.waiting, None), None)
         if slot is not None:
             return slot.due + another * step
-        free = Line(state, self._free(state, at))
+        free = self._behind(state, at)
         if not state.settings.limits:
             return free.due + (before + another) * step
         for each in ahead or [waiter] * before:  # where they aren't listed, all take the same

@@ -87,6 +87,7 @@ class Dispatcher:
         """How many slots were granted late."""
         self.skipped: Counter[str] = Counter()
         """How many slots were given up, by cause."""
+        self.away = 0  # when the store could not be reached last
         self.ready: GrantRange | None = None
         """Slots that have come while nobody waits: new jobs may take them one by one, up to `ready_until`."""
         self.ready_until = 0
@@ -180,8 +181,9 @@ class Dispatcher:
                 end = grants.row_end()
                 if state.current < end:
                     break
+            is_late = self._time.clock.surely(grants.tickets[0].due + late) > self.away
             grants.pass_by()
-            self.missed("late")
+            self.missed("late" if is_late else "away")
 
     def granted_late(self) -> None:
         """Count a slot that was granted late."""

@@ -44,7 +44,8 @@ class Shard:
         new: see `IntervalQueue`.
         start: whether jobs may begin before `start` is called.
         counted: the units of limits, in the order in which jobs list their units; None: as in the settings.
-        beside: see `StoreTime`.
+        beside: another shard in this event loop with the same store; both learn from each other when slots
+            come (see `StoreTime`) and for how long the ends of waits poll the clock.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Shard:
         new: bool = False,
         start: bool = True,
         counted: tuple[str, ...] | None = None,
-        beside: StoreTime | None = None,
+        beside: Shard | None = None,
     ) -> None:
         self.queue = queue
         self.store = store
@@ -70,7 +71,12 @@ class Shard:
         """The shard's event loop under asyncio; under another backend, an object that isn't an event loop."""
         self.clock = CLOCK.get()
         own = keyed_on(store)  # slots of other keys lie between those of a key with a pace of its own
-        self.time = StoreTime(strict=strict, moves=own is None or not own.own_pace, beside=beside)
+        self.time: StoreTime = StoreTime(
+            strict=strict,
+            moves=own is None or not own.own_pace,
+            beside=None if beside is None else beside.time,
+        )
+        self.precision: Precision = (precision or Precision()) if beside is None else beside.precision
         self.line = WaitQueue()
         self.grants = Grants()
         self.connection = Connection(
@@ -79,7 +85,7 @@ class Shard:
         self.leases = Leases(queue, self.command, lambda: self.connection.is_limited, self.clock)
         self.dispatcher = Dispatcher(
             clock=self.clock, line=self.line, grants=self.grants, time=self.time, leases=self.leases,
-            precision=precision or Precision(), connection=self.connection, failed=self._fail,
+            precision=self.precision, connection=self.connection, failed=self._fail,
         )  # fmt: skip
         self.deadlines = Deadlines(
             clock=self.clock, connection=self.connection, line=self.line, grants=self.grants,
@@ -93,7 +99,7 @@ class Shard:
         self.conversation.is_kept = not start
         self.dispatcher.told_to(self.conversation)
         self.take_ready = self.dispatcher.take_ready
-        self.closed = False
+        self.closed: bool = False
         self._ends = False  # whether waiting jobs don't begin any more, either
         self._checks = 0  # jobs whose deadlines are checked before they join the line
         self._checked = anyio.Event()

@@ -93,6 +93,16 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     used-units-given-back         windows            1
     end-of-row-forgotten          reclaims          18
     new-or-not                    reclaims          66
+    one-slot-too-strict           deadlines          1
+    notice-in-a-hold              hurry             52
+    units-wait-in-a-hold          budgets            8
+    told-of-its-own-slot          deadlines         13
+    waits-in-vain                 deadlines          7
+    warned-at-once                drowsy             1
+    never-warned                  drowsy            50
+    cause-not-looked-for          drowsy             1
+    polls-too-seldom              calm               5
+    pause-ends-unseen             calm               7
 """
 
 from planted import (
@@ -101,8 +111,10 @@ from planted import (
     bugs_in_rules,
     bugs_in_shards,
     bugs_in_windows,
+    bugs_of_deadlines,
     bugs_of_slips,
     bugs_of_thrift,
+    bugs_of_warnings,
 )
 from planted.planting import BUGS, Bug, planted
 
@@ -114,7 +126,9 @@ __all__ = [
     "bugs_in_rules",
     "bugs_in_shards",
     "bugs_in_windows",
+    "bugs_of_deadlines",
     "bugs_of_slips",
     "bugs_of_thrift",
+    "bugs_of_warnings",
     "planted",
 ]

@@ -43,6 +43,11 @@ Mixes
     far          a tolerance below the latency of the store; some handles have `strict=True`
     gone         outages that last longer than jobs wait for the store
     windows      several limits, units that are settled later, and most faults
+    deadlines    jobs that must begin in time, most of them too soon, and calls of `try_slot` and `quote`
+    budgets      the same with several limits
+    hurry        the same with most faults
+    drowsy       many jobs in processes whose timers are later than the tolerance
+    blocked      the same in processes that run for only 20 % of the time
     reclaims     tickets are reclaimed, or the interval grows, around the time of grants
     all          most faults at once
 
@@ -84,6 +89,15 @@ What is checked, from outside and in true time
                 later than the tolerance
     outages     jobs that wait for an unreachable store fail after a minute; at most two requests per second
                 are sent to it
+    deadlines   a job with a timeout begins, or is refused, by the end of its time; it is refused early only
+                if the store's record shows that its slot comes later; without faults, it is refused at
+                once when that is known, and not while slots stay empty. `retry_after` and `quote` say when
+                a job added now would begin, by the last answer that its process got
+    warnings    a process warns once, and only if most of its jobs are late, and does so then; the cause that
+                it names is one that its process had. It warns of a store that is too far away only if its
+                round trips are too long for the tolerance
+    polls       a process that waits for the end of a hold asks within 0.5 s of it, or within 5 s if the store
+                sends wake-ups, of which one may be lost; at the end of a pause that it knows, it asks at once
     windows     in any window of a limit, plus its jitter, jobs take at most what the limit allows, counting
                 what each really took, at the time when it began
     closing     a closed handle starts only jobs that it is to drain, and does start those; when its process
@@ -116,6 +130,8 @@ Allowances, each limited to what can't be known
     windows     starts in slots from before a step of the store's clock count where they would be without
                 it. What a job took beyond its estimate delays the tickets that are issued once the store
                 knows of it. Nothing is judged after a request that gives units back has arrived twice
+    deadlines   refusals are not judged once the store's clock was stepped or it lost writes; nor what is
+                told, if requests or answers were lost. `add` doesn't ask before a job is in line
     costs       not judged if the store was unreachable, lost writes, or was paused
     progress    not judged if jobs cost several slots: a slot too cheap for the next job is skipped
     new records whether the record after a lost one begins with a quiet interval can't be told from the one

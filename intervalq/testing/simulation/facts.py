@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from intervalq.rules import Settings, State
+from intervalq.rules import Answer, Command, Settings, State
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.plans import PlannedJob
 
@@ -92,6 +92,29 @@ class Miss:
     void: bool
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class Refusal:
+    """What a caller was told about when a job added now could begin: by a refusal, or by a quote."""
+
+    at: float
+    job: ObservedJob
+    after: float | None
+    """The seconds; None: unknown."""
+
+    def added_now(self) -> ObservedJob:
+        """A job like the refused one that would be added now."""
+        return replace(self.job, number=10**9, added=self.at, starts=[], outcome=None)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Warned:
+    """A warning that a process logged about its queue or its store."""
+
+    at: float
+    process: Process
+    text: str
+
+
 @dataclass(slots=True)
 class Violation:
     """A promise that was broken."""
@@ -155,6 +178,18 @@ class Facts:
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     withdrawn: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Requests whose sender was cancelled: when each was sent, and when it was cancelled."""
+    told: dict[Process, list[tuple[float, Command, Answer]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """When each process received an answer, the command that it had sent, and the answer."""
+    commands: dict[Process, list[tuple[float, Command]]] = field(default_factory=lambda: defaultdict(list))
+    """When each process sent which command."""
+    history: list[tuple[float, int, State | None]] = field(default_factory=list)
+    """The instant of each step of the store, the reading of its clock, and the record after it."""
+    refusals: list[Refusal] = field(default_factory=list)
+    """Jobs that ended with `SlotTimeout`."""
+    warnings: list[Warned] = field(default_factory=list)
+    quotes: list[Refusal] = field(default_factory=list)
     known: dict[Process, tuple[float, State]] = field(default_factory=dict)
     """When each process last got an answer about its slots, and the record in it."""
     questions: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))

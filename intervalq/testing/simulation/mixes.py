@@ -89,6 +89,8 @@ class Mix:
     it reports the times of sending and receiving (`Answer.trip`)."""
     longer: float = 1.0
     """The factor by which the run is longer than the jobs need at the interval."""
+    deadlines: bool = False
+    """Whether most jobs must begin in time."""
     windows: bool = False
     """Whether queues also have limits, and jobs settle later what they really took of these."""
 
@@ -210,6 +212,48 @@ MIXES: Final = {
         closes=0.1,
         steps=1,
     ),
+    "deadlines": Mix(
+        deadlines=True,
+        interval=(0.02, 2.0),
+        jobs=(15, 60),
+        bursts=(1, 1, 1, 2, 5),
+        limited=0.1,
+        threads=0.05,
+    ),
+    "budgets": Mix(
+        deadlines=True,
+        windows=True,
+        longer=3.0,
+        interval=(0.02, 0.5),
+        jobs=(15, 60),
+        bursts=(1, 1, 2),
+        limited=0.0,
+        takes=(0.0, 0.4),
+    ),
+    "hurry": Mix(
+        deadlines=True,
+        interval=(0.02, 1.0),
+        jobs=(15, 50),
+        slow=0.02,
+        lost=0.04,
+        again=0.03,
+        outages=1,
+        stalls=1,
+        crashes=0.1,
+        closes=0.1,
+        steps=1,
+    ),
+    "drowsy": Mix(
+        late=3.0,
+        interval=(0.01, 0.1),
+        jobs=(80, 160),
+        near=True,
+        limited=0.0,
+        cancelled=0.0,
+        verbs=False,
+        tolerances=(0.02, 0.5),
+    ),
+    "blocked": Mix(taken=0.8, interval=(0.01, 0.2), jobs=(80, 160), near=True, limited=0.0, verbs=False),
     "reclaims": Mix(
         reclaimed=0.3,
         new=0.5,

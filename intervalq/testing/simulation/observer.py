@@ -18,7 +18,16 @@ from intervalq.rules import (
     Resume,
     State,
 )
-from intervalq.testing.simulation.facts import Facts, Grant, Miss, ObservedJob, Start, Violation
+from intervalq.testing.simulation.facts import (
+    Facts,
+    Grant,
+    Miss,
+    ObservedJob,
+    Refusal,
+    Start,
+    Violation,
+    Warned,
+)
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.plans import PlannedJob
 from intervalq.testing.simulation.trace import Trace
@@ -107,6 +116,21 @@ class Observer(Facts):
         job.outcome, job.ended = outcome, self.time()
         self.say(job.process.name, "ends", job.number, outcome)
 
+    def refused(self, job: ObservedJob, after: float | None) -> None:
+        """A job was told that it won't begin in time, and when one that is added now could begin."""
+        self.refusals.append(Refusal(at=self.time(), job=job, after=after))
+
+    def warned(self, process: Process, text: str) -> None:
+        """A process logged a warning."""
+        self.warnings.append(Warned(at=self.time(), process=process, text=text))
+        self.say(process.name, "warns", text)
+
+    def quoted(self, process: Process, after: float | None) -> None:
+        """A process was told when a job added now would begin."""
+        plan = PlannedJob(at=self.time(), way="quote")
+        job = ObservedJob(number=10**9, process=process, plan=plan, added=self.time())
+        self.quotes.append(Refusal(at=self.time(), job=job, after=after))
+
     def dies(self, process: Process) -> None:
         """A process died."""
         self._tick()
@@ -120,6 +144,7 @@ class Observer(Facts):
         if process not in self.known:
             self._unaware.append(command)
         self.asked[process] = self.time()
+        self.commands[process].append((self.time(), command))
         self.tried(process)
         self._count(process, command, lost=lost)
         self.say(process.name, "asks", command, "(lost)" if lost else "")
@@ -132,6 +157,7 @@ class Observer(Facts):
     def answered(self, process: Process, command: Command, answer: Answer, sent: float) -> None:
         """A process received an answer."""
         self.exchanges[process].append((sent, self.time()))
+        self.told[process].append((self.time(), command, answer))
         for grant in self._granted.pop(id(answer), (answer, []))[1]:
             grant.heard = self.time()
         stored = answer.state is not None and not answer.refused
@@ -189,6 +215,7 @@ class Observer(Facts):
     ) -> None:
         """The store applied a command."""
         self._tick()
+        self.history.append((self.time(), answer.now, after))
         state = answer.state
         if state is not None:
             self._pace = (state.held_since is not None, state.settings.interval)

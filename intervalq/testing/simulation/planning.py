@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from intervalq.testing.simulation.deadlines import add_deadlines
 from intervalq.testing.simulation.mixes import Mix
 from intervalq.testing.simulation.plans import Plan, PlannedJob, PlannedProcess, Route
 from intervalq.testing.simulation.windows import add_windows
@@ -15,6 +16,8 @@ def plan(mix: Mix, seed: str) -> Plan:
     planned = _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
     if mix.windows:
         add_windows(planned, Random(f"{seed}:windows"))  # noqa: S311 - the same
+    if mix.deadlines:
+        add_deadlines(planned, Random(f"{seed}:deadlines"))  # noqa: S311 - the same
     return planned
 
 

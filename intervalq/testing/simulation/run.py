@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import dataclass, field
+from unittest import mock
 
+from intervalq._shard import warnings
 from intervalq.testing.simulation.facts import Violation
-from intervalq.testing.simulation.loop import WorldLoop
+from intervalq.testing.simulation.loop import OWNER, WorldLoop
+from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.world import World
 
 
@@ -38,6 +41,27 @@ class Run:
     """True time at the end."""
 
 
+class _Warned(set[object]):
+    """What each simulated process has warned about: real ones share no memory."""
+
+    def __contains__(self, item: object) -> bool:
+        return super().__contains__((OWNER.get(), item))
+
+    def add(self, item: object) -> None:
+        super().add((OWNER.get(), item))
+
+
+class _Log:
+    """Takes the place of the logger of warnings about late jobs and far stores."""
+
+    def __init__(self, seen: Observer) -> None:
+        self._seen = seen
+
+    def warning(self, text: str, *values: object) -> None:
+        """Record a warning of the current process."""
+        self._seen.warned(OWNER.get(), text % values)
+
+
 def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
     """Run one schedule, and judge it."""
     logger = logging.getLogger("intervalq")
@@ -47,7 +71,8 @@ def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
     loop = WorldLoop(horizon=1e6)
     try:
         world = World(mix, seed, loop)
-        loop.run_until_complete(world.run())
+        with mock.patch.multiple(warnings, log=_Log(world.seen), _warned=_Warned()):
+            loop.run_until_complete(world.run())
     finally:
         loop.close()
         random.setstate(dice)

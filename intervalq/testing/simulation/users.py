@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import anyio
 
-from intervalq import IntervalQueue
+from intervalq import IntervalQueue, Slot
 from intervalq._queue.attempts import late
 from intervalq._queue.threads import EARLY
 from intervalq._shard.grants import Grant
@@ -21,6 +21,7 @@ from intervalq.errors import (
     QueueClosed,
     QueueExists,
     QueueNotFound,
+    SlotTimeout,
     StoreError,
 )
 from intervalq.testing.simulation.facts import ObservedJob
@@ -70,6 +71,13 @@ class Actor:
 def _as_it_is(took: dict[str, int] | None) -> dict[str, int] | None:
     """The settlement of a job that returns what it took."""
     return took
+
+
+def _coming(queue: IntervalQueue, way: str, timing: dict[str, Any]) -> AbstractAsyncContextManager[Slot]:
+    """The context manager of a slot, or of one that comes in time or not at all."""
+    if way == "slot":
+        return queue.slot(**timing)
+    return queue.try_slot(within=timing.pop("timeout", None) or 0, **timing)
 
 
 class Users:
@@ -153,14 +161,19 @@ class Users:
             elif wanted.way == "thread":
                 await self._in_thread(actor, job)
             else:
-                async with actor.queue.slot(**timing) as slot:
+                async with _coming(actor.queue, wanted.way, timing) as slot:
                     actor.begins = slot._grant
                     if took := await body():
                         with suppress(QueueClosed):  # then the estimate counts
                             slot.settle(**took)
         except (IntervalqError, JobError) as error:
-            return type(error).__name__
+            return self._named(job, error)
         return "done"
+
+    def _named(self, job: ObservedJob, error: Exception) -> str:
+        if isinstance(error, SlotTimeout):
+            self.seen.refused(job, error.retry_after)
+        return type(error).__name__
 
     async def _in_thread(self, actor: Actor, job: ObservedJob) -> None:
         """Run a plain function as `attempts` and `threads` do, with virtual time instead of a thread."""
@@ -220,6 +233,8 @@ class Users:
         try:
             if verb == "cool_down":
                 await queue.cool_down(amount)
+            elif verb == "quote":
+                self.seen.quoted(actor.process, await queue.quote())
             elif verb in CHANGES:
                 await queue.configure(**{CHANGES[verb]: amount})  # type: ignore[arg-type]
             else:

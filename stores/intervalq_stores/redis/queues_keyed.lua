@@ -131,10 +131,11 @@ local function taken(answer, step)
 end
 
 -- Asks for the places of these slots, or takes places for them that aren't before the instant: the slots, how many
--- of them are granted, and whether the first may be used at once.
-local function places_of(common, command, known, reach, run, instant, now)
+-- of them are granted, and whether the first may be used at once. `reported` is the error of clocks that the key's
+-- record has, which the common one gets, too.
+local function places_of(common, command, known, reach, run, instant, now, reported)
   local had = known_places(common, known, run)
-  local asking = { generation = common.generation, slots = had, release = {}, take = 0, costs = {}, error = 0,
+  local asking = { generation = common.generation, slots = had, release = {}, take = 0, costs = {}, error = reported,
     notice = command.notice, reach = reach, ahead = command.ahead, lease = command.lease,
     ['until'] = command['until'], high_water_mark = { common.ticket, common.due, known.mark and known.mark[3] or 0 } }
   local answer = new_answer()
@@ -196,7 +197,7 @@ local function advanced(own, common, command, known, now)
   local run = what and granted_of(command, answer, own.state) or {}
   if #run == 0 then return what, answer, written, places end
   local instant = run[1][2] + own.state.held
-  local got, granted, at_once = places_of(common, command, known, reach, run, instant, now)
+  local got, granted, at_once = places_of(common, command, known, reach, run, instant, now, own.state.error)
   if granted < #run then
     local left, slots = {}, {}
     for i = granted + 1, #run do left[run[i][1]] = true end

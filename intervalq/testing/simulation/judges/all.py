@@ -9,13 +9,15 @@ from typing import Final
 from intervalq._queue.threads import EARLY
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.clocks import candour
+from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts
 from intervalq.testing.simulation.judges.ends import closing, fates
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.running import leases, limits
 from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
 from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
-from intervalq.testing.simulation.judges.wakefulness import freed, outages, unused, wakeups
+from intervalq.testing.simulation.judges.wakefulness import freed, on_time, outages, polls, unused, wakeups
+from intervalq.testing.simulation.judges.warnings import warned
 from intervalq.testing.simulation.judges.windows import windows
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
@@ -55,6 +57,8 @@ def judge(seen: Observer, plan: Plan) -> None:
         progress,
         fairness,
         wakeups,
+        polls,
+        on_time,
         unused,
         outages,
         freed,
@@ -64,6 +68,12 @@ def judge(seen: Observer, plan: Plan) -> None:
         expected,
         turns,
         windows,
+        timeouts,
+        refusals,
+        quotes,
+        prompt,
+        in_vain,
+        warned,
     ):
         for at, what in rule(seen, plan):
             seen.violated(what, at)

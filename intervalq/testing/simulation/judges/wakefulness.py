@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 from intervalq._timing.outage import OUTAGE
+from intervalq.rules import Advance
 from intervalq.testing.simulation.facts import Grant, ObservedJob
 from intervalq.testing.simulation.judges.clocks import Ways, blur
 from intervalq.testing.simulation.judges.findings import Findings
@@ -16,6 +17,12 @@ from intervalq.testing.simulation.plans import Plan
 
 _SOON: Final = 0.05
 """Allowance for steps that take no time in a running process, in seconds."""
+
+_POLL: Final = {True: 5.0, False: 0.5}
+"""How often a process asks whether a hold has ended, in seconds: with and without wake-ups from the store."""
+
+_LONG: Final = 60.0
+"""No pause of a plan that ends by itself is longer, in seconds."""
 
 _TRIES: Final = 2
 """The most requests per second to an unreachable store: pauses between them double up to seconds."""
@@ -40,6 +47,56 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
             continue
         if not _asks(seen, process, at, end):
             yield end, f"{process.name} learned at {at:.6f} that the queue goes on, and sent no request"
+
+
+def polls(seen: Observer, plan: Plan) -> Findings:
+    """A process that waits for the end of a hold asks soon after it, even if its wake-up was lost."""
+    if any(process.turn is not None for process in plan.processes) or seen.losses or seen.steps:
+        return
+    held = [state is not None and state.held_since is not None for _, _, state in seen.history]
+    ends = [seen.history[place][0] for place in range(1, len(held)) if held[place - 1] and not held[place]]
+    lateness = {process.name: process.lateness for process in plan.processes}
+    for process, told in seen.told.items():
+        if process.name not in lateness or seen.failures[process]:
+            continue
+        heard = [(at, answer) for at, sent, answer in told if isinstance(sent, Advance)]
+        times = [at for at, _ in heard]
+        most = _POLL[plan.waking] + lateness[process.name] + _SOON
+        slowest = max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
+        most += 2 * slowest
+        for at in ends:
+            last = heard[place - 1][1].state if (place := bisect_right(times, at)) else None
+            if last is None or last.held_since is None or _is_away(seen, process, at, at + most):
+                continue
+            since = at - slowest  # a request under way will show it
+            if _waits(seen, process, at, at + most) and not _asks(seen, process, since, at + most):
+                yield at + most, f"{process.name} didn't ask for {most:.3f} s after a hold ended at {at:.6f}"
+
+
+def on_time(seen: Observer, plan: Plan) -> Findings:
+    """A process that knows when a pause ends asks then."""
+    if (
+        any(process.turn is not None for process in plan.processes)
+        or seen.losses
+        or seen.steps
+        or seen.limited
+    ):
+        return
+    lateness, rate = {process.name: process.lateness for process in plan.processes}, 1 + plan.store_ppm / 1e6
+    for process, told in seen.told.items():
+        if process.name not in lateness or seen.failures[process]:
+            continue
+        most = lateness[process.name] + _SOON
+        most += 4 * max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
+        for at, sent, answer in told:
+            state = answer.state
+            if state is None or state.held_since is None or not isinstance(sent, Advance):
+                continue
+            end = at + (state.held_until - answer.now) / 1e6 / rate
+            if not at < end < at + _LONG or _is_away(seen, process, at, end + most):
+                continue
+            if _waits(seen, process, at, end + most) and not _asks(seen, process, at, end + most):
+                yield end + most, f"{process.name} knew that a pause ended at {end:.6f}, and didn't ask"
 
 
 def unused(seen: Observer, plan: Plan) -> Findings:

@@ -240,8 +240,8 @@ declare
     had constant jsonb := intervalq._known_places(common, known, run);
     asking jsonb := jsonb_build_object(
         'op', 'advance', 'generation', common.generation, 'slots', had, 'release', '[]'::jsonb, 'take', 0,
-        'costs', '[]'::jsonb, 'error', 0, 'notice', command -> 'notice', 'lease', command -> 'lease',
-        'reach', reach,
+        'costs', '[]'::jsonb, 'error', command -> 'error', 'notice', command -> 'notice',
+        'lease', command -> 'lease', 'reach', reach,
         'high_water_mark', jsonb_build_array(common.ticket, common.due, coalesce(known -> 'mark' -> 2, '0'))
     );
     a intervalq._answer := intervalq._no_answer(common, now);
@@ -322,7 +322,8 @@ begin
         return k;
     end if;
     g := intervalq._places_of(
-        k.common, command, known, reach, run, (run -> 0 ->> 1)::bigint + (a.state).held, now
+        k.common, command || jsonb_build_object('error', (a.state).error), known, reach, run,
+        (run -> 0 ->> 1)::bigint + (a.state).held, now
     );
     if g.granted < jsonb_array_length(run) then
         command := command || jsonb_build_object('reach', -1, 'slots', (

@@ -1,0 +1,208 @@
+"""Judges of jobs that must begin in time: when they are refused, with what reason, and what they are told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from intervalq.rules import Advance
+from intervalq.testing.simulation.facts import ObservedJob, Refusal
+from intervalq.testing.simulation.judges.clocks import blur
+from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
+from intervalq.testing.simulation.judges.lines import Lines, waits
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
+
+_ANSWER: Final = 5.0
+"""The least that `try_slot` waits for the store, in seconds."""
+
+_DRIFT: Final = 5e-4
+"""How much longer or shorter a second is for a process, in seconds."""
+
+_SOON: Final = 0.01
+"""Allowance for steps that take no time, and for timers, in seconds."""
+
+_TRIPS: Final = 12
+"""The round trips in which a process can learn the store's clock, take a ticket and request its grant."""
+
+
+def timeouts(seen: Observer, plan: Plan) -> Findings:
+    """A job begins, or is refused, by the end of its time; later only if its process was stopped then."""
+    if any(process.turn is not None for process in plan.processes):
+        return
+    for job in seen.jobs:
+        if job.plan.timeout is None or job.process in seen.died or job.came_late:
+            continue
+        least = max(job.plan.timeout, _ANSWER) if job.plan.way == "try" else job.plan.timeout
+        least += _SOON if job.plan.way == "thread" else 0.0  # it gets its slot early
+        until = job.added + least * (1 + _DRIFT) + GRAIN + _stopped(seen, job.process, job.added)
+        if job.starts and job.starts[0].at > until:
+            yield job.starts[0].at, f"{named(job.starts[0])} had to begin by {until:.6f}"
+        if job.outcome == "SlotTimeout" and not job.starts and job.ended > until:
+            yield job.ended, f"{_named(job)} was refused only at {job.ended:.6f}, not by {until:.6f}"
+
+
+def refusals(seen: Observer, plan: Plan) -> Findings:
+    """A job is refused early only if no slot would have come in time, and is told when one would.
+
+    Judged by the record in the store, at the time of the refusal or just before: slots may come earlier later
+    on, if others give theirs back. Not judged once the store's clock was stepped or it lost writes.
+    """
+    lines = Lines(seen, plan)
+    for refusal in seen.refusals:
+        job, at = refusal.job, refusal.at
+        if _is_unclear(seen, plan, at) or _stopped(seen, job.process, at - _SOON):
+            continue
+        if job.placed == at:
+            continue  # `add` has just returned: it may have been refused before
+        outlooks = lines.outlooks(job, at)
+        within, since = _time_of(job)
+        until = since + within
+        if not outlooks:
+            if at < until - GRAIN or refusal.after:
+                yield at, f"{_named(job)} was refused at {at:.6f}, and no record was there"
+            continue
+        latest = max(outlook.begins for outlook in outlooks)
+        is_early = at < until - GRAIN - within * _DRIFT
+        if is_early and latest <= until - within * _DRIFT - 2 * GRAIN:
+            yield at, f"{_named(job)} was refused at {at:.6f}, a slot came at {latest:.6f}, by {until:.6f}"
+        yield from _told(seen, refusal, lines)
+
+
+def quotes(seen: Observer, plan: Plan) -> Findings:
+    """`quote` says when a job added now would begin."""
+    lines = Lines(seen, plan)
+    for quote in seen.quotes:
+        if not _is_unclear(seen, plan, quote.at) and not _stopped(seen, quote.job.process, quote.at - _SOON):
+            yield from _told(seen, quote, lines)
+
+
+def _told(seen: Observer, told: Refusal, lines: Lines) -> Findings:
+    """What a caller is told of the time until a job added now could begin is true."""
+    at, after = told.at, told.after
+    if seen.copies or seen.failures[told.job.process]:
+        return  # it may not know of its own tickets
+    outlooks = lines.outlooks(told.added_now(), at, by_last=True)
+    if not after and lines.heard(told.job.process, at)[1] is None:
+        return  # its process has only heard that there is no record, or nothing yet
+    what = f"{_named(told.job)} was told at {at:.6f} to come again after {after} s"
+    if after is None:
+        if not any(outlook.is_open for outlook in outlooks):
+            yield at, f"{what}, and the hold ends by itself"
+        return
+    if not outlooks:
+        return
+    outlooks = [outlook for outlook in outlooks if not outlook.is_open]
+    if not outlooks:
+        yield at, f"{what}, and nobody knows when the hold ends"
+        return
+    slack = 3 * blur(seen, told.job.process, at) + after * 2 * _DRIFT + 2 * GRAIN
+    notice = 3 * _slowest(seen, told.job.process) + _SOON if after == 0 else 0.0
+    state = lines.heard(told.job.process, at)[1]
+    if state is not None and state.held_since is not None:
+        slack += 4 * _slowest(seen, told.job.process)  # the end of the hold is heard of first
+    least, most = (choose(each.begins for each in outlooks) - at for choose in (min, max))
+    if not least - slack - notice <= after <= max(0.0, most) + slack:
+        yield at, f"{what}, and a slot would have come after {least:.6f} to {most:.6f} s"
+
+
+def prompt(seen: Observer, plan: Plan) -> Findings:
+    """Without faults, a job is refused as soon as it is known that its slot comes too late.
+
+    That is known when it is added, by the last answer, or when its process hears of its ticket. `add` doesn't
+    wait for an answer before the job is in line, so only the ticket counts.
+    """
+    if not _is_calm(seen, plan):
+        return
+    lines = Lines(seen, plan)
+    for job in seen.jobs:
+        if job.plan.timeout is None or job.process.name in _late(plan) or job.came_late:
+            continue
+        within, since = _time_of(job)
+        until = since + within
+        trip = _slowest(seen, job.process)
+        left = job.starts[0].at if job.starts else job.ended
+        told = seen.told[job.process]
+        answers = [at for at, what, _ in told if job.added <= at < left and isinstance(what, Advance)]
+        asks_first = job.plan.way != "add"
+        for at in [*[job.added][:asks_first], *answers]:
+            known = lines.known(job, at) if at == job.added or waits(job, at) else None
+            if known is None or (at > job.added and not known.is_owned) or at > until:
+                continue
+            margin = 3 * blur(seen, job.process, at) + 6 * trip + _SOON
+            soon = at + 4 * trip + _SOON
+            if known.begins > until + margin and left > soon and _stays(lines, job, soon, until + margin):
+                yield (
+                    left,
+                    f"{_named(job)} waited until {left:.6f} for a slot known at {at:.6f} to come later",
+                )
+                break
+
+
+def _stays(lines: Lines, job: ObservedJob, at: float, until: float) -> bool:
+    """Whether a job's slot still comes too late by the answer to the question that may have been asked."""
+    known = lines.known(job, at)
+    return known is not None and known.begins > until
+
+
+def in_vain(seen: Observer, plan: Plan) -> Findings:
+    """Without faults, no job is refused whose slot came in time, or while the queue did nothing."""
+    if not _is_calm(seen, plan) or any(job.cancelled for job in seen.jobs) or _late(plan):
+        return
+    used = {start.slot for start in seen.starts}
+    for refusal in seen.refusals:
+        job = refusal.job
+        within, since = _time_of(job)
+        late = max(each.lateness for each in plan.processes) + _TRIPS * _slowest(seen, job.process) + _SOON
+        begin, end = since + late, min(since + within, refusal.at) - late
+        if plan.limits or within < plan.interval:
+            continue
+        is_heavy = any(each.plan.cost > 1 for each in seen.jobs)
+        for slot, (*_, grant) in seen.grants.items():
+            if is_heavy or slot in used or grant.process is not job.process or grant.cost < job.plan.cost:
+                continue
+            if since < (grant.heard or 0.0) and since < grant.slot < end:
+                yield refusal.at, f"{_named(job)} was refused, and had ticket {slot[1]} in time"
+        began = [start for start in seen.starts if start.at < end]
+        last = max(
+            (start.at + grant.cost * plan.interval for start in began for grant in start.grants[-1:]),
+            default=0.0,
+        )
+        if max(begin, last) + 2 * plan.interval < end and not seen.limited:
+            yield refusal.at, f"{_named(job)} was refused, and nothing began since {last:.6f}"
+
+
+def _named(job: ObservedJob) -> str:
+    return f"job {job.number} of {job.process.name}"
+
+
+def _time_of(job: ObservedJob) -> tuple[float, float]:
+    """How long a job may wait for its slot, and since when it waited last."""
+    return job.plan.timeout or 0.0, max([job.added, *(start.ended for start in job.starts)])
+
+
+def _stopped(seen: Observer, process: Process, since: float) -> float:
+    """How long a process was stopped since an instant, in seconds."""
+    return sum(max(0.0, end - max(begin, since)) for begin, end, who in seen.stalls if who is process)
+
+
+def _slowest(seen: Observer, process: Process) -> float:
+    return max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
+
+
+def _late(plan: Plan) -> set[str]:
+    return {each.name for each in plan.processes if each.lateness > _SOON / 2}
+
+
+def _is_unclear(seen: Observer, plan: Plan, at: float) -> bool:
+    """Whether a process may know a record or clock that the store doesn't have any more."""
+    faults = (*seen.losses, *(step for step, _ in seen.steps))
+    return any(fault <= at for fault in faults) or any(each.turn is not None for each in plan.processes)
+
+
+def _is_calm(seen: Observer, plan: Plan) -> bool:
+    news = (
+        seen.holds, seen.changes, seen.losses, seen.steps, seen.limited, seen.stalls, seen.reclaims,
+        seen.closed, seen.died, seen.copies, any(seen.failures.values()),
+    )  # fmt: skip
+    return not any(news) and all(each.turn is None for each in plan.processes)

@@ -1,0 +1,235 @@
+"""When a job's slot would come: by its process's tickets, and by asking the rules for those that are missing.
+
+The store's record, its clock, and who waits are taken from what was observed in true time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Final, NamedTuple
+
+from intervalq.rules import FOREVER, Advance, Inspect, Slot, State, Units, apply
+from intervalq.testing.simulation.facts import ObservedJob
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
+
+_FRESH: Final = 0.05
+"""A job may be refused by an answer that is younger than this, in seconds, without asking again."""
+
+_REACTION: Final = 0.001
+"""How long a process needs at least to react to an answer, in seconds."""
+
+_STARTS: Final = "starts"
+
+
+class Outlook(NamedTuple):
+    """When a slot would come, by one version of the record."""
+
+    begins: float
+    """The true time."""
+    is_open: bool
+    """Whether the queue is held until nobody knows when."""
+    is_owned: bool
+    """Whether the process already has the ticket."""
+
+
+class Lines:
+    """The wait queues of all processes at any instant, and what their jobs could expect then."""
+
+    def __init__(self, seen: Observer, plan: Plan) -> None:
+        self._seen = seen
+        self._rate = 1 + plan.store_ppm / 1e6
+
+    def outlooks(self, job: ObservedJob, at: float, *, by_last: bool = False) -> list[Outlook]:
+        """When a job's slot would come: by each version of the record that its process could go by.
+
+        `by_last`: also by the last one that it was shown, however long ago.
+        """
+        seen, slowest = self._seen, self._slowest(job.process, at)
+        heard, known = self.heard(job.process, at)
+        states = [state for when, _, state in seen.history if at - _FRESH - slowest < when <= at]
+        states += [state for when, _, state in reversed(seen.history) if when <= at][:1]
+        found = list[Outlook]()
+        line = self.ahead(job, at)
+        # A job that asks first whether it can begin in time isn't in line meanwhile, nor between attempts.
+        entered = [
+            each for each in line if not each.starts and (each.plan.timeout is None or each.added <= heard)
+        ]
+        leaving = [each for each in seen.jobs if each.process is job.process and each.ended == at]
+        lines = [line, entered, sorted([*line, *(each for each in leaving if each is not job)], key=_place)]
+        for own, ahead in product(self._possible(job.process, at), lines):
+            found += [self._outlook(job, at, state, own, ahead) for state in states if state is not None]
+            if known is not None:
+                last = self._outlook(job, at, known, own, ahead)
+                if by_last or last.is_owned or at - heard <= _FRESH:
+                    found.append(last)
+        return found
+
+    def _possible(self, process: Process, at: float) -> list[list[Slot]]:
+        """The tickets that a process has: all, or those of its present row of jobs, if it forgot the others.
+
+        It forgets tickets that it can't give back, because others have later ones, when nobody waits.
+        """
+        own, seen = self.owned(process, at), self._seen
+        jobs = [job for job in seen.jobs if job.process is process and job.added <= at]
+        ends = [(job.starts[0].at if job.starts else job.ended) for job in jobs]
+        idle = max(
+            (end for end in ends if end <= at and not any(waits(job, end) for job in jobs)), default=0.0
+        )
+        record = next((each.state for _, _, each in reversed(seen.told[process]) if each.state), None)
+        name = seen.trace.name(record.generation) if record else ""
+        kept = [slot for slot in own if max(seen.issues[name, slot.ticket], default=0.0) > idle]
+        coming = [slot for slot in kept if not self._is_over(name, slot, at)]
+        last = record.current if record else 0
+        behind = [slot for slot in coming if slot.ticket > last or (name, slot.ticket) in seen.grants]
+        return [own, *(some for some in (kept, coming, behind) if some != own)]
+
+    def _is_over(self, record: str, slot: Slot, at: float) -> bool:
+        """Whether a granted slot was over by an instant, so that it is granted late, or another one taken."""
+        grants = self._seen.grants.get((record, slot.ticket), [])
+        return bool(grants) and grants[-1].slot + grants[-1].latest < at
+
+    def known(self, job: ObservedJob, at: float) -> Outlook | None:
+        """When a job's slot comes at the earliest by the last answer to its process; None: there was none."""
+        _, state = self.heard(job.process, at)
+        if state is None:
+            return None
+        ahead = self.ahead(job, at)
+        found = [self._outlook(job, at, state, own, ahead) for own in self._possible(job.process, at)]
+        return min(found)._replace(is_owned=all(each.is_owned for each in found))
+
+    def heard(self, process: Process, at: float) -> tuple[float, State | None]:
+        """The last record that a process was shown, and when."""
+        for when, _, answer in reversed(self._seen.told[process]):
+            if when <= at and not answer.refused:
+                return when, answer.state
+        return 0.0, None
+
+    def owned(self, process: Process, at: float) -> list[Slot]:
+        """The tickets that a process knew to have, and had not used or given back, in their order."""
+        return [slot for slot, is_void in self._had(process, at) if not is_void]
+
+    def _had(self, process: Process, at: float) -> list[tuple[Slot, bool]]:
+        seen, own, record = self._seen, dict[int, Slot](), ""
+        void = set[int]()
+        for when, _, answer in seen.told[process]:
+            if when > at or answer.state is None or answer.refused:
+                continue
+            if answer.state.generation != record:
+                own, record = {}, answer.state.generation
+            for slot in answer.taken:
+                own[slot.ticket] = slot
+            for ticket in answer.missed:
+                own.pop(ticket, None)
+            revoked, name = answer.state.revoked_through, seen.trace.name(record)
+            void |= {
+                ticket
+                for ticket in own
+                if ticket <= revoked
+                and not any(grant.heard is not None for grant in seen.grants.get((name, ticket), ()))
+            }
+        for when, command in seen.commands[process]:
+            if when < at and isinstance(command, Advance):
+                for slot in command.release:
+                    own.pop(slot.ticket, None)
+        name = seen.trace.name(record) if record else ""
+        for start in seen.starts:
+            if start.record == name and start.at <= at:
+                own.pop(start.ticket, None)
+        return [(own[ticket], ticket in void) for ticket in sorted(own)]
+
+    def ahead(self, job: ObservedJob, at: float) -> list[ObservedJob]:
+        """The jobs of the same process that wait before a job."""
+        own, place = self._seen.jobs, _place(job)
+        if any(start.at <= at for start in job.starts):
+            place = place[0], len(own)  # it is tried again, behind the others
+        return sorted(
+            (
+                each
+                for each in own
+                if each.process is job.process and waits(each, at) and _place(each) < place
+            ),
+            key=_place,
+        )
+
+    def _outlook(
+        self, job: ObservedJob, at: float, state: State, own: list[Slot], ahead: list[ObservedJob]
+    ) -> Outlook:
+        reading, soonest = self._reading(at), at
+        state, now, is_open = _opened(state, reading)
+        soonest = max(soonest, self._true(at, reading, now))
+        if is_open:  # its end is heard of, and then a grant requested
+            sent = [each for when, each in self._seen.commands[job.process] if when <= at]
+            notice = max([0, *(each.notice for each in sent if isinstance(each, Advance))]) / 1e6
+            soonest += 2 * max(2 * self._slowest(job.process, at), notice) + _REACTION
+        slots = iter(own)
+        without: list[ObservedJob] = []
+        slot: Slot | None = None
+        for each in (*ahead, job):
+            slot = next((slot for slot in slots if _fits(each, slot, state)), None)
+            if slot is None:
+                without.append(each)
+        if slot is not None:
+            begins = self._true(at, reading, slot.due + state.held_total)
+            return Outlook(max(soonest, begins), is_open, is_owned=True)
+        costs, units = [each.plan.cost for each in without], [_units(each, state) for each in without]
+        take = Advance(generation=state.generation, take=len(costs), costs=tuple(costs), units=tuple(units))
+        after, answer = apply(state, take, now)
+        due = answer.taken[-1].due if answer.count == len(costs) else FOREVER
+        assert after is not None
+        return Outlook(max(soonest, self._true(at, reading, due + state.held_total)), is_open, is_owned=False)
+
+    def _slowest(self, process: Process, at: float) -> float:
+        had = self._seen.exchanges[process]
+        return max([0.0, *(back - sent for sent, back in had if back <= at)])
+
+    def _reading(self, at: float) -> int:
+        """What the store's clock read at an instant."""
+        when, reading = next((then, now) for then, now, _ in reversed(self._seen.history) if then <= at)
+        return reading + round((at - when) * 1e6 * self._rate)
+
+    def _true(self, at: float, reading: int, instant: int) -> float:
+        """The true time at which the store's clock reads `instant`."""
+        return at + (instant - reading) / 1e6 / self._rate
+
+
+def waits(job: ObservedJob, at: float) -> bool:
+    """Whether a job waits for a slot at an instant; a job between two attempts counts."""
+    if job.added > at or (job.outcome is not None and job.ended <= at):
+        return False
+    began = [start for start in job.starts if start.at <= at]
+    return not began or (began[-1].ended <= at and len(began) <= min(job.plan.fails, job.plan.retries))
+
+
+def _place(job: ObservedJob) -> tuple[int, int]:
+    return -job.plan.priority, job.number
+
+
+def _opened(state: State, now: int) -> tuple[State, int, bool]:
+    """The record at the end of a hold, and when that is: at once if nobody knows when."""
+    state = apply(state, Inspect(), now)[1].state or state
+    if state.held_since is None:
+        return state, now, False
+    if not state.full and state.held_until < FOREVER:
+        return apply(state, Inspect(), state.held_until)[1].state or state, state.held_until, False
+    if state.held_until < FOREVER:
+        now = max(now, state.held_until)  # jobs may end before, but not the pause
+    held = state.held_total + now - state.held_since
+    return replace(state, running={}, held_until=0, held_since=None, held_total=held), now, True
+
+
+def _units(job: ObservedJob, state: State) -> Units:
+    """What a job takes of each limit of a record."""
+    limits = state.settings.limits
+    return tuple(
+        [job.plan.cost if each.unit == _STARTS else job.plan.units.get(each.unit, 0) for each in limits]
+    )
+
+
+def _fits(job: ObservedJob, slot: Slot, state: State) -> bool:
+    if slot.cost < job.plan.cost:
+        return False
+    takes = _units(job, state)
+    return not job.plan.units or (bool(slot.units) and all(map(int.__ge__, slot.units, takes)))

@@ -1,0 +1,120 @@
+"""Judges of warnings: each is given once, when there is a reason, and names the cause."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from intervalq._spec import parse
+from intervalq.rules import Advance
+from intervalq.testing.simulation.facts import Warned
+from intervalq.testing.simulation.judges.clocks import blur
+from intervalq.testing.simulation.judges.findings import GRAIN, Findings
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan, PlannedProcess
+
+_FEW: Final = 8
+"""No warning is given for fewer late slots."""
+
+_MANY: Final = 26
+"""A warning is given by the time that so many more slots, counted twice, were late than jobs began."""
+
+_LATE: Final = "jobs come too late"
+_FAR: Final = "too far away"
+
+
+def warned(seen: Observer, plan: Plan) -> Findings:
+    """A process warns once about late jobs, if most are late, and once about a store that is too far away."""
+    planned = {each.name: each for each in plan.processes}
+    for process in seen.told:
+        if process.name not in planned:
+            continue
+        for what in (_LATE, _FAR):
+            given = [each for each in seen.warnings if each.process is process and what in each.text]
+            if len(given) > 1:
+                yield given[1].at, f"{process.name} warned {len(given)} times: {given[1].text}"
+            if what == _LATE:
+                yield from _late(seen, planned[process.name], process, given)
+            else:
+                yield from _far(seen, process, given)
+
+
+def _late(seen: Observer, planned: PlannedProcess, process: Process, given: list[Warned]) -> Findings:
+    """Most jobs were late before the warning, and it was given if so."""
+    late = _late_slots(seen, process)
+    began = sorted(start.at for start in seen.starts if start.job.process is process)
+    for warning in given[:1]:
+        before = [at for at in late if at <= warning.at]
+        enough = any(
+            2 * (len(before) - place) > len([start for start in began if at <= start <= warning.at])
+            for place, at in enumerate(before[: max(0, len(before) - _FEW + 1)])
+        )
+        if not enough:
+            yield warning.at, f"{process.name} warned after {len(before)} late slots: {warning.text}"
+        yield from _cause(seen, planned, warning)
+    if not given and not any(job.came_late for job in seen.jobs):
+        answers = [at for at, sent, _ in seen.told[process] if isinstance(sent, Advance)]
+        score, last = 0, 0.0
+        for at in answers:
+            new = sum(last < when <= at for when in _known_late(seen, process))
+            score = max(0, score + 2 * new - sum(last < when <= at for when in began))
+            if score > _MANY:
+                yield at, f"{process.name} didn't warn that most of its jobs are late"
+                break
+            last = at
+
+
+def _late_slots(seen: Observer, process: Process) -> list[float]:
+    """When slots of a process were late at most: granted late, missed, or granted and not used."""
+    used = {start.slot for start in seen.starts}
+    unused = [
+        grants[-1].slot
+        for slot, grants in seen.grants.items()
+        if grants[-1].process is process and slot not in used
+    ]
+    again = [grant.at for grants in seen.grants.values() for grant in grants[1:] if grant.process is process]
+    threads = [job.ended for job in seen.jobs if job.process is process and job.came_late]
+    passed = [
+        at + seen.ahead[slot] for slot, at in seen.own[process].items() if slot not in used | {*seen.grants}
+    ]
+    return sorted([*_known_late(seen, process), *unused, *again, *threads, *passed])
+
+
+def _known_late(seen: Observer, process: Process) -> list[float]:
+    """When a process heard of slots that were granted late, or were missed because it was too late."""
+    found = []
+    for at, _, answer in seen.told[process]:
+        if answer.state is not None:
+            found += [at] * bool(answer.granted and answer.at_once)
+            found += [at for ticket in answer.missed if ticket > answer.state.revoked_through]
+    return found
+
+
+def _cause(seen: Observer, planned: PlannedProcess, warning: Warned) -> Findings:
+    """The cause that a warning names is the fault that its process had.
+
+    A process can't always tell late timers from a blocked event loop.
+    """
+    least = min(seen.tolerances.values(), default=0.0)
+    is_stopped = planned.turn is not None or any(who is warning.process for _, _, who in seen.stalls)
+    if is_stopped:
+        return
+    if "it wakes" in warning.text:
+        measured = parse.duration(warning.text.partition("it wakes ")[2].partition(" late")[0], what="") / 1e6
+        if not least * 0.99 < measured <= planned.lateness * 1.01:
+            yield warning.at, f"timers are {planned.lateness:.6f} s late at most: {warning.text}"
+        return
+    trips = max((back - sent for sent, back in seen.exchanges[warning.process]), default=0.0)
+    if planned.lateness < least / 2 and trips < least / 2:
+        yield warning.at, f"{warning.process.name} had no reason to be late: {warning.text}"
+    elif 4 * least < planned.lateness and "overloaded" in warning.text:
+        yield warning.at, f"timers are late by up to {planned.lateness:.6f} s: {warning.text}"
+
+
+def _far(seen: Observer, process: Process, given: list[Warned]) -> Findings:
+    """A process warns of a far store only if it can't know the store's clock well enough."""
+    for warning in given[:1]:
+        known = blur(seen, process, warning.at)
+        least = min(seen.tolerances.values(), default=0.0)
+        if known * 3.3 + 5 * GRAIN < least * 2:
+            yield warning.at, f"{process.name} knows the clock to {known:.6f} s, and warned: {warning.text}"
