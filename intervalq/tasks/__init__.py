@@ -3,6 +3,7 @@
 from intervalq._spec.codec import Codec
 from intervalq.errors import ClaimLost, DependencyError, InboxFull, TransactionConflict, UnreadableValue
 from intervalq.tasks._claim.task import Claim, Task
+from intervalq.tasks._handle.outcome import FailedAttempt, NoOutcome, Outcome, TaskCancelled, TaskFailed
 from intervalq.tasks._handle.pull import Pull, PullInfo
 from intervalq.tasks._handle.tasks import Modified, Tasks
 from intervalq.tasks._handle.worker_session import WorkerSession
@@ -15,8 +16,11 @@ __all__ = [
     "ClaimLost",
     "Codec",
     "DependencyError",
+    "FailedAttempt",
     "InboxFull",
     "Modified",
+    "NoOutcome",
+    "Outcome",
     "Pull",
     "PullInfo",
     "QueueStats",
@@ -24,6 +28,8 @@ __all__ = [
     "Retry",
     "Snooze",
     "Task",
+    "TaskCancelled",
+    "TaskFailed",
     "Tasks",
     "TransactionConflict",
     "UnreadableValue",

@@ -34,6 +34,7 @@ from intervalq.tasks._spec.commands import (
     Insert,
     Modified,
     Modify,
+    Outcomes,
     Range,
     Release,
     Select,
@@ -41,15 +42,31 @@ from intervalq.tasks._spec.commands import (
     Work,
     Worked,
 )
+from intervalq.tasks._spec.leave import leave
 from intervalq.tasks._spec.locks import acquire, release
 from intervalq.tasks._spec.order import MOST as HIGHEST
 from intervalq.tasks._spec.order import STEP, looked_at, rank, spare
-from intervalq.tasks._spec.row import COUNTED, SECOND, LockRow, Mark, QueueStats, Row, Session, sound
+from intervalq.tasks._spec.outcome import CANCELLED, DAY, DONE, FAILED, Kept, day_of, is_dead, with_error
+from intervalq.tasks._spec.row import (
+    COUNTED,
+    SECOND,
+    LockRow,
+    Mark,
+    OutcomeRow,
+    QueueStats,
+    Row,
+    Session,
+    sound,
+)
 from intervalq.tasks._spec.table import Table
 from intervalq.tasks._spec.transitions import begun, cancelled, changed, claimed, freed, given_back, rest
 
 __all__ = [
+    "CANCELLED",
     "COUNTED",
+    "DAY",
+    "DONE",
+    "FAILED",
     "HIGHEST",
     "SECOND",
     "STEP",
@@ -69,10 +86,13 @@ __all__ = [
     "Failed",
     "Finished",
     "Insert",
+    "Kept",
     "LockRow",
     "Mark",
     "Modified",
     "Modify",
+    "OutcomeRow",
+    "Outcomes",
     "QueueStats",
     "Range",
     "Release",
@@ -85,6 +105,7 @@ __all__ = [
     "Worked",
     "apply",
     "changed",
+    "day_of",
     "looked_at",
     "rank",
     "rest",
@@ -116,8 +137,11 @@ def _modify(table: Table, command: Modify, now: int) -> Modified:
     check_inboxes(table, command, inserts, known, now)
 
     for delete in command.deletes:
-        _remove(table, known[delete.id], now)
-    after = [_change(table, known[change.id], change, now) for change in command.changes]
+        row = _as_it_is(table, known[delete.id])
+        mine = bool(command.session) and row.session == command.session and not row.cancelled
+        leave(table, row, DONE if mine else CANCELLED, delete.kept, now, by=command.session)
+        _remove(table, row, now)
+    after = [_change(table, known[change.id], change, command.session, now) for change in command.changes]
     rows = [_insert(table, insert, now) for insert in inserts]
     # Other changes of the same key may have changed these rows again: the last of a key may now be its first.
     last = table.find([row.id for row in (*after, *rows) if row.key is not None])
@@ -143,6 +167,8 @@ def _insert(table: Table, insert: Insert, now: int) -> Row:
         dedupe=insert.dedupe,
         dedupe_for=insert.dedupe_for,
         priority=insert.priority,
+        keep_for=insert.keep_for,
+        errors=with_error("", insert.error, insert.attempt, now) if insert.keep_for and insert.error else "",
     )
     if insert.dedupe is not None:
         table.put_mark(Mark(insert.queue, insert.dedupe, insert.id, None))
@@ -150,15 +176,18 @@ def _insert(table: Table, insert: Insert, now: int) -> Row:
         if insert.replace:
             for other in table.of_key(insert.queue, insert.key):
                 if not other.is_held(now):
+                    leave(table, other, CANCELLED, None, now)
                     _remove(table, other, now, feed=False)
         row = _last_in_line(table, row)
     table.put([row])
     return row
 
 
-def _change(table: Table, row: Row, change: Change, now: int) -> Row:
+def _change(table: Table, row: Row, change: Change, session: str, now: int) -> Row:
     row = _as_it_is(table, row)
     after = changed(row, change, now)
+    if is_dead(after.queue) and not is_dead(row.queue):
+        leave(table, after._replace(queue=row.queue), FAILED, change.kept, now, by=session)
     if after.dedupe is not None and after.queue != row.queue:  # a dedupe key belongs to a queue
         table.put_mark(Mark(row.queue, after.dedupe, row.id, now + row.dedupe_for))
         after = after._replace(dedupe=None, dedupe_for=0)
@@ -215,6 +244,7 @@ def _cancel(table: Table, command: Cancel, now: int) -> Cancelled:
         if row is None:
             continue
         if row.session is None or row.until is not None:
+            leave(table, row, CANCELLED, None, now)
             _remove(table, row, now)
             removed.append(id_)
             continue
@@ -234,6 +264,7 @@ def _left(table: Table, session: str, now: int) -> list[Row]:
     rows = table.of_session(session)
     for row in rows:
         if row.cancelled:
+            leave(table, row, CANCELLED, None, now)
             _remove(table, row, now)
     return [row for row in rows if not row.cancelled]
 
@@ -249,15 +280,17 @@ def _work(table: Table, command: Work, now: int) -> Worked:
         if row is not None and row.cancelled and _is_over(row, part, command.session):
             # Another part may be about it, too: what its worker said before it was told.
             del known[part.id]
+            leave(table, row, CANCELLED, part.kept, now)
             _remove(table, row, now)
             if isinstance(part, Change) or part.version != row.version:
                 lost.append(part.id)
         elif row is None or row.version != part.version or row.session != command.session:
             lost.append(part.id)
         elif isinstance(part, Delete):
+            leave(table, row, DONE, part.kept, now, by=command.session)
             _remove(table, row, now)
         else:
-            _change(table, row, part, now)
+            _change(table, row, part, command.session, now)
     session = table.session(command.session)
     if session is None:
         return Worked(alive=False, lost=tuple(lost))
@@ -316,6 +349,7 @@ def _beat(table: Table, command: Beat, now: int) -> Beaten:
         table.remove_session(session.id)
         table.put([freed(row, now, session) for row in _left(table, session.id, now)])
     table.sweep_marks(now)
+    table.sweep_outcomes(now)
     claims = table.of_session(command.session)
     return Beaten(
         alive=mine is not None,
@@ -349,6 +383,7 @@ _RULES: Final[dict[type, Callable[[Table, Any, int], Any]]] = {
     Acquire: acquire,
     Release: release,
     Select: _select,
+    Outcomes: lambda table, command, now: tuple(table.outcomes(command, now)),
     Count: lambda table, command, now: tuple(table.count(command, now)),
     Sessions: lambda table, _command, _now: tuple(table.sessions()),
 }

@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from intervalq._backends import TASKS, backend
-from intervalq.errors import InvalidOption, short
+from intervalq.errors import InvalidOption, UnsupportedOperation, short
 from intervalq.store import sound_url
-from intervalq.tasks._spec.commands import Command, Work, Worked
+from intervalq.tasks._spec.commands import Command, Insert, Work, Worked
 from intervalq.tasks._spec.row import Row
 
 A = TypeVar("A")
@@ -143,6 +143,36 @@ class Ranging(Protocol):
     async def put(self, queue: str, jsons: Sequence[str]) -> None:
         """Insert plain tasks, all or none."""
         ...
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A store that keeps outcomes: it has what `Outcomes` asks for, and heeds `keep_for`."""
+
+    keeps_outcomes: bool
+    """True."""
+
+
+def refuse_keep(store: TaskStore, inserts: Sequence[Insert]) -> None:
+    """Refuse tasks whose outcomes the store can't keep.
+
+    Raises:
+        UnsupportedOperation: one of them is to be kept.
+    """
+    if any(insert.keep_for for insert in inserts):
+        check_keeps(store)
+
+
+def check_keeps(store: TaskStore) -> None:
+    """Refuse a store that keeps no outcomes.
+
+    Raises:
+        UnsupportedOperation: it is such a store.
+    """
+    if not isinstance(store, Keeping):
+        raise UnsupportedOperation(
+            store.url, "this store keeps no outcomes of tasks, and nothing was done: omit keep="
+        )
 
 
 class Position(NamedTuple):

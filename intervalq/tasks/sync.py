@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 import anyio
 
 from intervalq._queue.options import Duration
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq.tasks._claim.task import Task
-from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, TasksLook, TasksOptions
+from intervalq.tasks._handle.keywords import NewOptions, OutcomesLook, QueuesLook, TasksLook, TasksOptions
+from intervalq.tasks._handle.outcome import Outcome
 from intervalq.tasks._handle.tasks import Modified
 from intervalq.tasks._handle.tasks import Tasks as AsyncTasks
 from intervalq.tasks.rules import Cancelled, Change, Delete, Depend, Insert, QueueStats
@@ -59,6 +60,18 @@ class Tasks:
     def queues(self, *names: str, **options: Unpack[QueuesLook]) -> list[QueueStats]:
         """The queues that have tasks. See `intervalq.tasks.Tasks.queues`."""
         return BACKGROUND.call(lambda: self._here().queues(*names, **options))
+
+    def outcomes(self, queue: str | None = None, **options: Unpack[OutcomesLook]) -> list[Outcome]:
+        """Outcomes of tasks that have ended. See `intervalq.tasks.Tasks.outcomes`."""
+        return BACKGROUND.call(lambda: self._here().outcomes(queue, **options))
+
+    def result(self, id: str, timeout: Duration | None = None) -> Any:  # noqa: A002, ANN401 - as there
+        """What the function of a kept task returned. See `intervalq.tasks.Tasks.result`."""
+        return BACKGROUND.call(lambda: self._here().result(id, timeout))
+
+    def wait(self, ids: Iterable[str], timeout: Duration | None = None) -> list[Outcome]:
+        """The outcomes of kept tasks, once all have ended. See `intervalq.tasks.Tasks.wait`."""
+        return BACKGROUND.call(lambda: self._here().wait(ids, timeout))
 
     def wait_empty(self, *queues: str, timeout: Duration | None = None) -> None:
         """Wait until none of the queues has any task. See `intervalq.tasks.Tasks.wait_empty`."""

@@ -3,7 +3,7 @@
     python tests/faults/task_storm.py --store postgres --minutes 30 --every 2
 
 Every task that was inserted must be in the ledger once: none lost, none doubled; and those that an operator
-cancelled must not be there. Ends with 1 if not.
+cancelled must not be there. Where tasks leave outcomes, these must say the same. Ends with 1 if not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import postgres_servers
 from faults.task_process import EXPIRY
 from intervalq.errors import StoreUnavailable
-from intervalq.tasks import Tasks
+from intervalq.tasks import Outcome, Tasks
 
 QUEUE = "storm"
 _LEDGER = "create table if not exists ledger (task bigint, claims integer)"
@@ -46,6 +46,8 @@ class Target(ABC):
     """A store, and the ledger beside its tasks."""
 
     url: str
+    keep: str | None = None
+    """How long outcomes are kept; None: it keeps none."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -91,6 +93,8 @@ class PostgresTarget(Target):
 
 
 class SQLiteTarget(Target):
+    keep = "1d"
+
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="intervalq-")
         self._path = Path(self._folder.name) / "app.db"
@@ -135,10 +139,12 @@ class Storm:
     """Tasks whose cancelling was not answered."""
     committed: list[int] = field(default_factory=list)
     """Cancelled tasks that are in the ledger all the same."""
+    misreported: list[int] = field(default_factory=list)
+    """Tasks whose outcomes don't say what became of them."""
 
     @property
     def broken(self) -> bool:
-        return bool(self.lost or self.doubled or self.left or self.committed)
+        return bool(self.lost or self.doubled or self.left or self.committed or self.misreported)
 
 
 class Driver:
@@ -147,6 +153,7 @@ class Driver:
     def __init__(self, target: Target, *, workers: int, seed: int, mode: str) -> None:
         self.target = target
         self.storm = Storm()
+        self._outcomes: list[Outcome] = []
         self._random = random.Random(seed)
         self._mode = mode
         self._alive: list[subprocess.Popen[bytes]] = []
@@ -193,7 +200,9 @@ class Driver:
                 with anyio.CancelScope(shield=True):
                     for _ in range(20):
                         number = self.storm.inserted
-                        await tasks.insert(QUEUE, number, dedupe_key=f"t{number}", dedupe_for=3600)
+                        await tasks.insert(
+                            QUEUE, number, dedupe_key=f"t{number}", dedupe_for=3600, keep=self.target.keep
+                        )
                         self.storm.inserted += 1
             except StoreUnavailable:
                 await anyio.sleep(0.1)
@@ -246,6 +255,8 @@ class Driver:
         async with Tasks(self.target.url) as tasks:
             while (left := await tasks.queues(QUEUE)) and time.monotonic() < end:
                 await anyio.sleep(0.1)
+            if self.target.keep is not None:
+                self._outcomes = await tasks.outcomes(QUEUE, limit=None)
         self.storm.left = left[0].size if left else 0
 
     def judge(self) -> None:
@@ -257,7 +268,20 @@ class Driver:
         self.storm.lost = [n for n in range(self.storm.inserted) if n not in counts and n not in gone]
         self.storm.committed = [number for number in self.storm.cancelled if number in counts]
         self.storm.doubled = [task for task, count in counts.items() if count > 1]
+        if self.target.keep is not None:
+            self._judge_outcomes(set(counts))
         self.storm.again = sum(claims > 1 for _, _, claims in rows)
+
+    def _judge_outcomes(self, committed: set[int]) -> None:
+        """Each task must have left one outcome: that of its commit, or of its cancelling."""
+        states: dict[int, list[str]] = {number: [] for number in range(self.storm.inserted)}
+        for outcome in self._outcomes:
+            states.setdefault(outcome.value, []).append(outcome.state)
+        self.storm.misreported = [
+            number
+            for number, said in states.items()
+            if said != ["done" if number in committed else "cancelled"]
+        ]
 
     def end(self) -> None:
         """End all processes."""
@@ -316,6 +340,7 @@ def main() -> int:
     print(dict(storm.faults))
     print(f"inserted {storm.inserted}, lost {len(storm.lost)}, doubled {len(storm.doubled)}")
     print(f"cancelled {len(storm.cancelled)}, and committed all the same {len(storm.committed)}")
+    print(f"outcomes that say something else: {len(storm.misreported)}")
     print(f"not done in time: {storm.left}")
     print(f"done by another than the first claim: {storm.again}; a session lapses after {EXPIRY:g} s")
     return int(storm.broken)

@@ -44,6 +44,7 @@ def test_every_task_is_committed_once(store: str, storms: Storms) -> None:
     assert seen.faults.total() >= 8
     assert seen.inserted >= 50
     assert not seen.committed
+    assert not seen.misreported
     assert len(seen.cancelled) > 5
     assert seen.again > 3, "claims were lost, and others did the work"
 

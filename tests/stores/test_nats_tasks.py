@@ -40,6 +40,7 @@ class TestNATSTaskStore(TaskSuite):
     counts_versions = False  # versions are the stream's sequences
     tells_times = False  # an acknowledgement has no time
     sees_claims = False
+    keeps_outcomes = False
     marks_cancelled = False
 
     @pytest.fixture

@@ -39,12 +39,15 @@ def anyio_backend() -> str:
 
 
 class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite):
+    keeps_outcomes = False
+
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:
         return postgres_url
 
 
 class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
+    keeps_outcomes = False
     left_out = (WakingTaskSuite,)  # no wake-up comes through a pooler
 
     @pytest.fixture

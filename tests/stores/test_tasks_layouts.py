@@ -95,6 +95,16 @@ def layout(request: pytest.FixtureRequest) -> int:
     return layout
 
 
+OLDER: Final = (("postgres", 3), ("sqlite", 4), ("redis", 3))
+"""The last layout before the present one."""
+on_all: Final = pytest.mark.parametrize(
+    ("url", "layout"),
+    [(name, layout) for name, last in OLDER for layout in range(1, last + 1)],
+    indirect=["url"],
+)
+on_sqlite: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4])
+
+
 @pytest.fixture
 def postgres(layout: int, postgres_url: str) -> Iterator[str]:
     name = f"intervalq_{secrets.token_hex(6)}"
@@ -124,7 +134,7 @@ def redis(layout: int, own_redis: Callable[..., Server]) -> str:
     return server.url
 
 
-@pytest.fixture(params=["postgres", "sqlite", "redis"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, layout: int) -> str:
     del layout  # here for those who ask for the stores by name: they need its parameters
     name: str = request.param
@@ -162,17 +172,20 @@ async def _go_on(store: TaskStore) -> None:
     assert {row.id for row in claimed} == {UUID, "once", "tried", "new-f", "orphan"}
 
 
+@on_all
 async def test_all_is_there_and_goes_on(url: str) -> None:
     async with aclosing(open_task_store(url)) as store:
         assert await _ordinary(store, NOW + 5) == ROWS
         await _go_on(store)
 
 
+@on_all
 async def test_a_change_may_come_before_any_look(url: str) -> None:
     async with aclosing(open_task_store(url)) as store:
         await _go_on(store)
 
 
+@on_all
 def test_processes_that_open_them_at_the_same_moment_find_the_same(url: str) -> None:
     with contextlib.ExitStack() as ends:
         opening = [ends.enter_context(process(OPENING, url)) for _ in range(4)]
@@ -268,6 +281,7 @@ def _layout(path: Path) -> object:
         return connection.execute("SELECT layout FROM intervalq_tasks_version").fetchall()
 
 
+@on_sqlite
 async def test_a_database_becomes_what_a_new_one_is(database: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     for path in (database, new):
@@ -277,6 +291,7 @@ async def test_a_database_becomes_what_a_new_one_is(database: Path, tmp_path: Pa
     assert _layout(database) == [(LAYOUT,)]
 
 
+@on_sqlite
 async def test_in_the_users_transaction_it_is_part_of_that(database: Path, layout: int) -> None:
     async with aclosing(SQLiteTaskStore(f"sqlite://{database}")) as store:
         with contextlib.closing(sqlite3.connect(database)) as connection:
@@ -291,6 +306,7 @@ async def test_in_the_users_transaction_it_is_part_of_that(database: Path, layou
         assert len(await store.apply(Select())) == len(ROWS) - 1
 
 
+@on_sqlite
 async def test_who_only_asks_for_advice_changes_nothing(database: Path, layout: int) -> None:
     async with aclosing(SQLiteTaskStore(f"sqlite://{database}")) as store:
         assert f"layout {LAYOUT}" in " ".join(reported for _, reported in await store.advice())

@@ -151,8 +151,8 @@ def _() -> Iterator[None]:
     """A task that moves to another queue is copied."""
     change = rules._change
 
-    def copied(table: Table, row: Row, part: Change, now: int) -> Row:
-        after = change(table, row, part, now)
+    def copied(table: Table, row: Row, part: Change, session: str, now: int) -> Row:
+        after = change(table, row, part, session, now)
         if after.queue != row.queue:
             table.put([row._replace(id=f"{row.id}-2", key=None, session=None, dedupe=None, attempt=0)])
         return after

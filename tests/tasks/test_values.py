@@ -20,6 +20,7 @@ from intervalq.tasks import Task, Tasks
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._spec import ids as _ids
 from intervalq.tasks._spec.ids import new_id, new_ids
+from intervalq.tasks._spec.outcome import dead_queue, living_queue
 from intervalq.tasks.rules import Change, Insert, Row
 
 tasks = Tasks("memory://")
@@ -145,10 +146,10 @@ def test_queue_names(name: object) -> None:
     assert isinstance(name, str)
     assert name.isascii()
     assert name[0].isalnum()
-    assert len(_values.dead_queue(name)) <= 128
-    assert _values.living_queue(_values.dead_queue(name)) == _values.living_queue(name)
-    assert _values.queue_name(_values.dead_queue(name))
-    assert _values.dead_queue(_values.dead_queue(name)) == _values.dead_queue(name)
+    assert len(dead_queue(name)) <= 128
+    assert living_queue(dead_queue(name)) == living_queue(name)
+    assert _values.queue_name(dead_queue(name))
+    assert dead_queue(dead_queue(name)) == dead_queue(name)
 
 
 @given(st.text(st.characters(codec=None), max_size=140) | st.integers() | st.binary())

@@ -131,15 +131,15 @@ async def test_changes_that_cannot_be_made_can_be_handled(
 
 
 @BACKENDS
-@pytest.mark.parametrize("what", ["done", 5, ["x"], {"a": 1}, "own"])
+@pytest.mark.parametrize("what", ["mixed", "own"])
 @in_virtual_time
-async def test_wrong_return_values_are_failures_that_say_so(backend: str, what: object) -> None:
+async def test_wrong_return_values_are_failures_that_say_so(backend: str, what: str) -> None:
     store = FakeStore()
     async with handle(store) as tasks:
 
         @tasks.worker("q", max_attempts=1)
         async def work(task: Task) -> object:
-            return task.depend() if what == "own" else what
+            return task.depend() if what == "own" else [tasks.new("results", 1), 5]
 
         id_ = await tasks.insert("q", 1)
         await tasks.run(until_empty=True)
@@ -164,4 +164,4 @@ async def test_changes_of_a_function_that_settled_its_claim_are_reported(
         await tasks.insert("q", 1)
         await tasks.run(until_empty=True)
         assert await store.rows() == []
-    assert "they are lost" in caplog.text
+    assert "is lost" in caplog.text

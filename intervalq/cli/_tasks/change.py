@@ -16,7 +16,8 @@ from intervalq.cli._tasks.command import on_tasks, tasks_store_option
 from intervalq.cli._tasks.show import many
 from intervalq.errors import InvalidOption
 from intervalq.tasks import Tasks
-from intervalq.tasks._claim.values import dead_queue, living_queue, queue_name
+from intervalq.tasks._claim.values import queue_name
+from intervalq.tasks._spec.outcome import dead_queue, living_queue
 from intervalq.tasks.rules import Change, Delete, Row
 
 F = TypeVar("F", bound=Callable[..., Any])

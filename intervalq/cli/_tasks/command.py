@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import ClassVar, Final, TypeVar
 
 import anyio
@@ -11,6 +12,7 @@ import click
 from intervalq._show import as_json, escaped, print_table
 from intervalq.cli._app import Commands, Failed
 from intervalq.cli._options import examples, json_option
+from intervalq.cli._tasks.ended import history, outcome_facts, outcome_fields, outcome_table
 from intervalq.cli._tasks.show import (
     dead_table,
     facts,
@@ -19,9 +21,10 @@ from intervalq.cli._tasks.show import (
     session_table,
     task_table,
 )
-from intervalq.errors import InvalidOption, short
-from intervalq.tasks import Task, Tasks, WorkerSession
-from intervalq.tasks._claim.values import dead_queue
+from intervalq.errors import InvalidOption, UnsupportedOperation, short
+from intervalq.tasks import Outcome, Task, Tasks, WorkerSession
+from intervalq.tasks._handle.outcome import failed_attempts
+from intervalq.tasks._spec.outcome import CANCELLED, DONE, FAILED, dead_queue
 from intervalq.tasks.store import open_task_store
 
 R = TypeVar("R")
@@ -112,15 +115,22 @@ def none_found(what: str, store: str | None) -> str:
 
 @click.command("list", epilog=examples("intervalq tasks list mails", "intervalq tasks list --limit 5 --json"))
 @click.argument("queue", required=False)
+@click.option("--done", "state", flag_value=DONE, help="List kept tasks that are done, the last one first.")
+@click.option("--failed", "state", flag_value=FAILED, help="The same of tasks that failed.")
+@click.option("--cancelled", "state", flag_value=CANCELLED, help="The same of tasks that were cancelled.")
 @limit_option
 @tasks_store_option
 @json_option
-def list_(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -> None:
+def list_(queue: str | None, state: str | None, limit: int, store: str | None, *, as_json_: bool) -> None:
     """List the tasks of a queue, or of all queues.
 
     Tasks are sorted by time. With --json, each task is one line, and times are seconds since 1970 on the
-    store's clock.
+    store's clock. Tasks that have ended are only known if they were inserted with --keep, or their worker
+    keeps them.
     """
+    if state is not None:
+        _list_ended(queue, state, limit, store, as_json_=as_json_)
+        return
     found = on_tasks(store, lambda handle: handle.tasks(queue, limit=limit))
     if as_json_:
         _print_fields(found)
@@ -128,6 +138,17 @@ def list_(queue: str | None, limit: int, store: str | None, *, as_json_: bool) -
         print_table(task_table(found))
     else:
         click.echo(none_found("tasks" + (f" of queue {short(queue)}" if queue else ""), store))
+
+
+def _list_ended(queue: str | None, state: str, limit: int, store: str | None, *, as_json_: bool) -> None:
+    found = on_tasks(store, lambda handle: handle.outcomes(queue, state=state, limit=limit))
+    if as_json_:
+        for outcome in found:
+            click.echo(as_json(outcome_fields(outcome)))
+    elif found:
+        print_table(outcome_table(found))
+    else:
+        click.echo(none_found(f"{state} tasks" + (f" of queue {short(queue)}" if queue else ""), store))
 
 
 @click.command(epilog=examples("intervalq tasks queues", "intervalq tasks queues --prefix mail --json"))
@@ -155,20 +176,33 @@ def queues(prefix: str, store: str | None, *, as_json_: bool) -> None:
 @tasks_store_option
 @json_option
 def show(id_: str, store: str | None, *, as_json_: bool) -> None:
-    """Show one task: its state, attempts, progress, error and value."""
-    task, known = on_tasks(store, lambda handle: _found(handle, id_))
+    """Show one task: its state, attempts, progress, errors and value.
+
+    Of a kept task that has ended, its outcome is shown.
+    """
+    found = on_tasks(store, lambda handle: _found(handle, id_))
     if as_json_:
-        _print_fields([task])
+        click.echo(as_json(outcome_fields(found) if isinstance(found, Outcome) else fields(found[0])))
         return
-    for what, value in facts(task, known):
+    if isinstance(found, Outcome):
+        rows = outcome_facts(found)
+    else:
+        rows = [*facts(*found), *history(failed_attempts(found[0]._row.errors))]
+    for what, value in rows:
         click.echo(f"{what:>12}  {value}".rstrip())
 
 
-async def _found(handle: Tasks, id_: str) -> tuple[Task, dict[str, WorkerSession]]:
+async def _found(handle: Tasks, id_: str) -> Outcome | tuple[Task, dict[str, WorkerSession]]:
+    """The task and all sessions; if it has ended, its last outcome."""
     found = await handle.tasks(ids=[id_])
-    if not found:
-        raise Failed(f"there is no task {short(id_)}: it is done, was deleted, or is in another store")
-    return found[0], {session.id: session for session in await handle.sessions()}
+    if found:
+        return found[0], {session.id: session for session in await handle.sessions()}
+    with suppress(UnsupportedOperation):
+        for outcome in await handle.outcomes(ids=[id_]):
+            return outcome
+    raise Failed(
+        f"there is no task {short(id_)}, nor its outcome: it ended and was not kept, or is in another store"
+    )
 
 
 @click.command(epilog=examples("intervalq tasks dead", "intervalq tasks dead mails --json"))

@@ -50,6 +50,7 @@ class Made:
     inbox: int | None
     replace: bool
     priority: int
+    keep: str | None
 
     def task(self, handle: Tasks, given: str) -> Insert:
         """The task for one value.
@@ -68,6 +69,7 @@ class Made:
             inbox=self.inbox,
             replace=self.replace,
             priority=self.priority,
+            keep=self.keep,
         )
 
     def _value(self, given: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -110,6 +112,7 @@ class Made:
 @click.option(
     "--priority", type=int, default=0, metavar="-9..9", help="Tasks of a higher one are claimed first."
 )
+@click.option("--keep", metavar="D", help="Keep its outcome for this time after its end: 1h, 7d.")
 @click.option("--replace", is_flag=True, help="With --key: replace the tasks that wait.")
 @tasks_store_option
 @json_option
@@ -128,6 +131,7 @@ def insert(
     inbox: int | None,
     replace: bool,
     priority: int,
+    keep: str | None,
     store: str | None,
     as_json_: bool,
 ) -> None:
@@ -142,7 +146,7 @@ def insert(
     """
     made = Made(
         queue=queue, text=text, id=id_, key=key, at=None if at is None else _time(at), delay=delay,
-        dedupe_key=dedupe_key, inbox=inbox, replace=replace, priority=priority,
+        dedupe_key=dedupe_key, inbox=inbox, replace=replace, priority=priority, keep=keep,
     )  # fmt: skip
     if value is not None and value != "-":
         on_tasks(store, lambda handle: _one(handle, made, value, as_json_=as_json_))

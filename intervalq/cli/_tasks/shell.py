@@ -19,7 +19,7 @@ from intervalq.errors import DependencyError, InvalidOption, InvalidTask, short
 from intervalq.tasks import Task, Tasks
 from intervalq.tasks._claim import progress as _progress
 from intervalq.tasks._claim import values as _values
-from intervalq.tasks._claim.task import dead
+from intervalq.tasks._claim.endings import dead
 from intervalq.tasks._worker.workers import names_of
 from intervalq.tasks.rules import Change, Delete, Modify, Row
 

@@ -46,6 +46,7 @@ def fields(task: Task) -> dict[str, Any]:
         "created": created,
         "modified": modified,
         "dedupe_key": row.dedupe,
+        "keep": row.keep_for / 1e6 or None,
     }
 
 
@@ -173,6 +174,8 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
         rows.insert(2, ("key", escaped(task.key)))
     if task.priority:
         rows.append(("priority", str(task.priority)))
+    if row.keep_for:
+        rows.append(("kept for", seconds(row.keep_for / 1e6)))
     if row.dedupe is not None:
         rows.append(("dedupe key", escaped(row.dedupe)))
     if task.claimant is not None:
@@ -232,6 +235,6 @@ def bare_table(*columns: str) -> Table:
         made.add_column(
             column,
             justify="right" if column in figures else "left",
-            no_wrap=column not in {"value", "error", "note"},  # these are cut to fit
+            no_wrap=column not in {"value", "error", "note", "result or error"},  # these are cut to fit
         )
     return made

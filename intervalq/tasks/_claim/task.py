@@ -15,7 +15,9 @@ from intervalq._spec import codec, parse
 from intervalq.errors import ClaimLost, InvalidOption, plain
 from intervalq.tasks._claim import progress as _progress
 from intervalq.tasks._claim import values as _values
-from intervalq.tasks.rules import Change, Delete, Depend, Insert, Row
+from intervalq.tasks._claim.endings import dead, kept, snoozed, unused
+from intervalq.tasks._spec.outcome import is_dead
+from intervalq.tasks.rules import Change, Delete, Depend, Insert, Kept, Row
 from intervalq.tasks.store import Isolation
 
 if TYPE_CHECKING:
@@ -172,7 +174,7 @@ class Task(Generic[V_co]):
             raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
         if attempt is not None:
             whole("attempt", attempt, 0, _MAX_ATTEMPTS)
-        elif queue is not None and _values.is_dead(self.queue) and not _values.is_dead(queue):
+        elif queue is not None and is_dead(self.queue) and not is_dead(queue):
             attempt = 0
         return Change(
             self.id,
@@ -244,7 +246,7 @@ class Claim(Task[V_co]):
     if the task is no longer this session's or was already settled; then nothing was done.
     """
 
-    __slots__ = ("_began", "_lease", "_on_lost", "_range", "_session", "_slot", "open")
+    __slots__ = ("_began", "_keep_for", "_lease", "_on_lost", "_range", "_session", "_since", "_slot", "open")
 
     def __init__(self, row: Row, session: Holder, range_: object = None) -> None:
         self._row = row  # not by the base's constructor, which would be slower: there are very many claims
@@ -257,6 +259,10 @@ class Claim(Task[V_co]):
         """Whether it is still to be settled, as far as this process knows."""
         self._began = row.begun
         """Whether the work on it has begun."""
+        self._keep_for = row.keep_for
+        """For how many microseconds the task's outcome is kept, perhaps as its worker says; 0: it isn't."""
+        self._since: float | None = None
+        """Since when the work on a kept task has been going on, on the session's clock; None: unknown."""
         self._lease: int | None = None
         """The last requested lease, in microseconds; None: as long as the session."""
         self._on_lost: Callable[[], None] | None = None
@@ -288,7 +294,7 @@ class Claim(Task[V_co]):
         if changes:
             await self._session.ack_with(self, changes)
         else:
-            await self._session.settle(self, Delete(self.id, self.version))
+            await self._session.settle(self, self._done())
 
     async def nak(self, delay: Duration = 0, error: object = "") -> None:
         """Report a failure: the task can be claimed again after `delay`. The attempt counts."""
@@ -300,6 +306,7 @@ class Claim(Task[V_co]):
                 delay=parse.duration(delay, what="delay"),
                 attempt=self.attempt,
                 error=_values.error_text(error) if error else None,
+                kept=self._kept(),
             ),
         )
 
@@ -316,7 +323,7 @@ class Claim(Task[V_co]):
 
     async def term(self, error: object = "terminated") -> None:
         """Give the task up: it goes to the dead-letter queue, with the error."""
-        await self._session.settle(self, dead(self._row, error, self.attempt))
+        await self._session.settle(self, replace(dead(self._row, error, self.attempt), kept=self._kept()))
 
     async def in_progress(
         self,
@@ -367,6 +374,15 @@ class Claim(Task[V_co]):
         async with self._session.commit(self, isolation) as connection:
             yield connection
 
+    def _done(self, result: str = "", now: float | None = None) -> Delete:
+        """The acknowledgement of the task. See `_kept`."""
+        row = self._row
+        return Delete(row.id, row.version, self._kept(result, now) if self._keep_for else None)
+
+    def _kept(self, result: str = "", now: float | None = None) -> Kept | None:
+        """What the task's outcome says if it ends now; None: it has none. See `endings.kept`."""
+        return kept(self._keep_for, self._since, result, now) if self._keep_for else None
+
     def _lost(self) -> ClaimLost:
         """The error of a lost claim."""
         return ClaimLost(self.queue, self.id)
@@ -376,25 +392,3 @@ class Claim(Task[V_co]):
         self.open = False
         if self._on_lost is not None:
             self._on_lost()
-
-
-def unused(row: Row) -> Change:
-    """The change that gives a claim back without counting the attempt."""
-    return Change(row.id, row.version, attempt=max(0, row.attempt - row.begun))
-
-
-def snoozed(row: Row, delay: int) -> Change:
-    """The change that puts a claimed task off for `delay` microseconds without counting the attempt."""
-    return replace(unused(row), delay=delay)
-
-
-def dead(row: Row, error: object, attempt: int) -> Change:
-    """The change that puts a task into the dead-letter queue, after the given number of attempts."""
-    return Change(
-        row.id,
-        row.version,
-        queue=_values.dead_queue(row.queue),
-        delay=0,
-        attempt=attempt,
-        error=_values.error_text(error),
-    )

@@ -13,7 +13,8 @@ from intervalq._spec.codec import Codec
 from intervalq.errors import InvalidName, InvalidOption, InvalidTask, short
 from intervalq.rules import FOREVER
 from intervalq.tasks._spec.ids import PLAIN, new_id
-from intervalq.tasks.rules import HIGHEST, Insert
+from intervalq.tasks._spec.outcome import living_queue
+from intervalq.tasks.rules import DAY, HIGHEST, SECOND, Insert
 
 MAX_BYTES: Final = 256 * 1024
 """The default limit of a value: keep larger ones in a file or table, and put their names into tasks."""
@@ -27,9 +28,9 @@ _MAX_DEPTH: Final = 200
 """The deepest nesting of lists and dicts: it can be parsed even deep in a call stack."""
 
 _QUICK: Final = 1 << 62
-_USUAL: Final = (None, None, None, None, None, None, False, False, 0)
+_USUAL: Final = (None, None, None, None, None, None, False, False, 0, None)
 
-_DEAD: Final = ".dead"
+_LONGEST_KEEP: Final = 400 * DAY
 
 _encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
@@ -42,24 +43,9 @@ def queue_name(value: object) -> str:
     Raises:
         InvalidName: `value` is not such a name.
     """
-    if not isinstance(value, str) or not _QUEUE.fullmatch(value.removesuffix(_DEAD)):
+    if not isinstance(value, str) or not _QUEUE.fullmatch(living_queue(value)):
         raise InvalidName(value, _MAX_NAME, "/=:")
     return value
-
-
-def dead_queue(queue: str) -> str:
-    """The dead-letter queue of a queue; a dead task that fails again stays where it is."""
-    return queue if is_dead(queue) else f"{queue}{_DEAD}"
-
-
-def is_dead(queue: str) -> bool:
-    """Whether a queue is a dead-letter queue."""
-    return queue.endswith(_DEAD)
-
-
-def living_queue(queue: str) -> str:
-    """The queue that a dead-letter queue belongs to."""
-    return queue.removesuffix(_DEAD)
 
 
 def text(what: str, value: object) -> str:
@@ -94,8 +80,8 @@ class Form(NamedTuple):
 USUAL: Final = Form()
 
 
-def encode(value: object, form: Form = USUAL) -> str:
-    """A value as the JSON text to store, all ASCII.
+def encode(value: object, form: Form = USUAL, what: str = "a task's value") -> str:
+    """A value as the JSON text to store, all ASCII. `what` it is, for messages.
 
     Raises:
         InvalidTask: it can't be written as JSON, takes too many bytes, or looks like an encoded value.
@@ -106,21 +92,21 @@ def encode(value: object, form: Form = USUAL) -> str:
         written = _encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidTask(
-            f"a task's value must be JSON (None, bool, finite numbers, str, list, dict): {error}"
+            f"{what} must be JSON (None, bool, finite numbers, str, list, dict): {error}"
         ) from error
     if written.count("[") + written.count("{") > _MAX_DEPTH and _depth(written) > _MAX_DEPTH:
         raise InvalidTask(
-            f"a task's value has lists or dicts nested deeper than {_MAX_DEPTH}: keep it elsewhere and put "
+            f"{what} has lists or dicts nested deeper than {_MAX_DEPTH}: keep it elsewhere and put "
             "its name into the task"
         )
     if form.codec is not None:
         written = codec.encoded(form.codec, written)
     elif codec.is_encoded(written):
-        raise InvalidTask(f"a task's value can't begin with {codec.MARK!r}, which marks values of a codec=")
+        raise InvalidTask(f"{what} can't begin with {codec.MARK!r}, which marks values of a codec=")
     if len(written) > form.most:
         how = "as JSON" if form.codec is None else "as the codec wrote it"
         raise InvalidTask(
-            f"a task's value takes {len(written)} bytes {how}, but {form.most} are allowed: keep it "
+            f"{what} takes {len(written)} bytes {how}, but {form.most} are allowed: keep it "
             "elsewhere and put its name into the task, or allow more with Tasks(max_bytes=...)"
         )
     return written
@@ -171,10 +157,11 @@ def insert(
     replace: bool = False,
     skip: bool = False,
     priority: int = 0,
+    keep: Duration | None = None,
     form: Form = USUAL,
 ) -> Insert:
     """The insert of a task, checked. See `Tasks.new`."""
-    given = (id, key, at, delay, dedupe_key, inbox, replace, skip, priority)
+    given = (id, key, at, delay, dedupe_key, inbox, replace, skip, priority, keep)
     if given == _USUAL and type(priority) is int:  # most inserts have none of these
         return Insert(queue_name(queue), encode(value, form), new_id())
     if at is not None and delay is not None:
@@ -200,7 +187,17 @@ def insert(
         inbox=inbox,
         replace=replace,
         priority=checked_priority(priority),
+        keep_for=keep_time(keep),
     )
+
+
+def keep_time(keep: Duration | None) -> int:
+    """For how many microseconds an outcome is kept; 0: it isn't.
+
+    Raises:
+        InvalidInterval: it is shorter than a second, or longer than 400 days.
+    """
+    return 0 if keep is None else parse.duration(keep, least=SECOND, most=_LONGEST_KEEP, what="keep")
 
 
 def checked_priority(value: object) -> int:

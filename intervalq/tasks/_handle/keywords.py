@@ -32,6 +32,7 @@ class NewOptions(TypedDict, total=False):
     replace: bool
     skip: bool
     priority: int
+    keep: Duration | None
 
 
 class TasksLook(TypedDict, total=False):
@@ -40,6 +41,14 @@ class TasksLook(TypedDict, total=False):
     ids: Sequence[str] | None
     limit: int | EllipsisType | None
     values: bool
+
+
+class OutcomesLook(TypedDict, total=False):
+    """Options of `Tasks.outcomes`."""
+
+    ids: Sequence[str] | None
+    state: str | None
+    limit: int | None
 
 
 class QueuesLook(TypedDict, total=False):

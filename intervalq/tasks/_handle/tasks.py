@@ -16,7 +16,7 @@ from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.task import Claim, Task
-from intervalq.tasks._handle.operations import Operations
+from intervalq.tasks._handle.ended import Ended
 from intervalq.tasks._handle.pull import Pull
 from intervalq.tasks._session.commit import checkpoints, modification, settled
 from intervalq.tasks._spec.ids import new_ids
@@ -29,7 +29,7 @@ from intervalq.tasks.rules import (
     Insert,
     Modify,
 )
-from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore, checked_task_store
+from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore, checked_task_store, refuse_keep
 
 log: Final = logging.getLogger("intervalq")
 
@@ -46,7 +46,7 @@ class Modified(NamedTuple):
     """Inserts that were left out: their id, and the id of the existing task."""
 
 
-class Tasks(Operations):
+class Tasks(Ended):
     """Durable tasks in a store: any worker may run one, and its result is committed once.
 
     A handle doesn't connect until it is used, so it may be created at import time. It belongs to one event
@@ -104,6 +104,7 @@ class Tasks(Operations):
         replace: bool = False,
         skip: bool = False,
         priority: int = 0,
+        keep: Duration | None = None,
     ) -> Insert:
         """A task to be inserted by `modify`, or with an acknowledgement.
 
@@ -123,13 +124,16 @@ class Tasks(Operations):
             priority: tasks of a higher one are claimed first, from -9 to 9: each step counts as if the task
                 had become ready a minute earlier, so none waits for ever. Tasks of one key keep their order.
                 With a priority, `insert` and `modify` raise UnsupportedOperation on NATS.
+            keep: how long its outcome is kept after its end, from a second to 400 days, see `outcomes`. None:
+                as its worker says, by default not at all, because each outcome takes time and room. With it,
+                `insert` and `modify` raise UnsupportedOperation on stores that keep no outcomes.
 
         Raises:
             InvalidName, InvalidTask, InvalidInterval, InvalidOption.
         """
         return _values.insert(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
-            inbox=inbox, replace=replace, skip=skip, priority=priority, form=self._form,
+            inbox=inbox, replace=replace, skip=skip, priority=priority, keep=keep, form=self._form,
         )  # fmt: skip
 
     async def insert(
@@ -147,6 +151,7 @@ class Tasks(Operations):
         replace: bool = False,
         skip: bool = False,
         priority: int = 0,
+        keep: Duration | None = None,
         connection: Any = None,  # noqa: ANN401 - of the store's driver
     ) -> str:
         """Insert a task, and return its id; with `dedupe_key` or `skip`, that of the existing task, if any.
@@ -161,7 +166,7 @@ class Tasks(Operations):
         """
         part = self.new(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
-            inbox=inbox, replace=replace, skip=skip, priority=priority,
+            inbox=inbox, replace=replace, skip=skip, priority=priority, keep=keep,
         )  # fmt: skip
         modified = await self.modify(part, connection=connection)
         return dict(modified.existing).get(part.id, part.id)
@@ -238,6 +243,7 @@ class Tasks(Operations):
             UnsupportedOperation: a checkpoint on NATS.
             StoreError.
         """
+        refuse_keep(self._here(), [part for part in parts if isinstance(part, Insert)])
         session, claims = self._claims_among(parts)
         parts = await checkpoints(parts, claims, connection) if claims else parts
         modified = await self._apply(modification(parts, session), connection)

@@ -13,7 +13,8 @@ import anyio
 from intervalq._timing.backends import loop_clock
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
-from intervalq.tasks._claim.task import Claim, Holder, unused
+from intervalq.tasks._claim.endings import unused
+from intervalq.tasks._claim.task import Claim, Holder
 from intervalq.tasks._session.begun import Begun
 from intervalq.tasks._session.cancelled import CancelledClaims
 from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL, Demand, Together, offer, together
@@ -55,12 +56,10 @@ class Batcher:
         self.breath = 0.0
         """When the runners of functions last yielded to the event loop."""
         self._now = loop_clock()
-        self._store = store
-        self._owner = owner
+        self._store, self._owner = store, owner
         self._lapsed = lapsed  # called when the store no longer knows the session
         self._demands: list[Demand] = []
-        self._settles = Settles()
-        self._ranges = OpenRanges()
+        self._settles, self._ranges = Settles(), OpenRanges()
         self._poked, self._is_poked = anyio.Event(), False
         self._doubt = False  # a call whose answer was lost may have claimed something
         self._handed = Handed()
@@ -113,10 +112,11 @@ class Batcher:
             self._settles.add(settle, self._now)
         self.poke()
 
-    def done(self, claim: Claim) -> None:
+    def done(self, claim: Claim, result: str = "") -> None:
         """Remove a task that is done, without waiting: a fast form of `settle` for the most common case."""
         if claim._range is None:
-            self.settle(Settle(claim, Delete(claim._row.id, claim._row.version)))
+            kept = claim._kept(result, self._now()) if claim._keep_for else None
+            self.settle(Settle(claim, Delete(claim._row.id, claim._row.version, kept)))
         elif self.forget(claim):
             claim.open = False
             self.poke()

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from intervalq._timing.backends import EventWaker
 from intervalq.tasks._claim.task import Claim, Holder
 from intervalq.tasks._session.settlement import Settle
-from intervalq.tasks.rules import Delete, Row
+from intervalq.tasks.rules import Delete, Kept, Row
 
 
 class Settling(Protocol):
@@ -46,6 +46,8 @@ class CancelledClaims:
             self.known[part.id] = part
             claim = self._batcher.claims.get(part.id)
             works = claim is not None and claim._on_lost is not None
+            if claim is not None and claim._keep_for:
+                part = self.known[part.id] = part._replace(kept=Kept(claim._keep_for))  # noqa: PLW2901 - the same part
             if claim is not None and self._batcher.forget(claim):
                 claim._lose()
             if not works:

@@ -17,10 +17,10 @@ from intervalq.errors import (
     plain,
 )
 from intervalq.tasks._claim.task import Claim
-from intervalq.tasks._claim.values import is_dead
 from intervalq.tasks._session.ports import OwnSession
+from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select, Work
-from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional
+from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional, refuse_keep
 
 
 async def ack_with(
@@ -31,6 +31,7 @@ async def ack_with(
         refuse_plain(claim, "changes in the step of its acknowledgement")
         await session.renewed(claim)
     command = _settlement(claims, changes)
+    refuse_keep(session.store, command.inserts)
     for claim in claims:
         claim.open = False  # nobody else may settle it in the meantime
     try:
@@ -53,7 +54,7 @@ def _settlement(claims: Sequence[Claim], changes: Sequence[Insert | Change | Del
         _check_open(claim)
         place = places.get(claim.id)
         if place is None:
-            parts.append(Delete(claim.id, claim.version))
+            parts.append(claim._done())
         else:
             part = parts[place]
             assert isinstance(part, Change | Delete)
@@ -119,7 +120,7 @@ def settled(
 def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
     """The user's change or deletion of a claimed task, at the version after its renewals."""
     if isinstance(part, Delete):
-        return Delete(claim.id, claim.version)
+        return claim._done()
     moves = part.queue is not None and part.queue != claim.queue and not is_dead(part.queue)
     attempt = part.attempt
     if attempt is None:
@@ -130,6 +131,7 @@ def _settling(part: Change | Delete, claim: Claim) -> Change | Delete:
         attempt=attempt,
         error="" if moves and part.error is None else part.error,
         progress="" if moves else part.progress,
+        kept=claim._kept(),
     )
 
 
@@ -224,7 +226,7 @@ async def _remove(session: OwnSession, transaction: Transaction, claim: Claim) -
     """Delete the task of a claim in a transaction, which is rolled back if the claim is lost."""
     while True:
         version = claim.version
-        worked = await transaction.apply(Work(_session_of(claim), (Delete(claim.id, version),)))
+        worked = await transaction.apply(Work(_session_of(claim), (claim._done(),)))
         if not worked.lost:
             return
         await session.renewed(claim)  # a renewal in flight may have been faster

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+import anyio
+
 from intervalq._timing.backends import Waker
 from intervalq.errors import IntervalqError
 from intervalq.tasks._claim.task import Claim
@@ -185,6 +187,7 @@ class Callers:
         """See `Demand.deliver`. Calls that came after the request don't end with an empty answer."""
         for claim in claims:
             claim._began, claim._lease = True, self.lease
+            claim._since = anyio.current_time() if claim._keep_for else None
         for request in list(self.line):
             request.claims, claims = claims[: request.count], claims[request.count :]
             if request.claims or (request.asked and request.once):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from intervalq.tasks._claim.task import Claim, unused
+from intervalq.tasks._claim.endings import unused
+from intervalq.tasks._claim.task import Claim
 from intervalq.tasks.rules import Row, Select, Work
 from intervalq.tasks.store import TaskStore
 

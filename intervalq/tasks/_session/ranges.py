@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from intervalq.tasks._claim.task import Claim, unused
+from intervalq.tasks._claim.endings import unused
+from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._spec.ids import PLAIN
 from intervalq.tasks.rules import Change, Failed, Finished, Insert, Range, Row
 
@@ -159,4 +160,5 @@ def _again(row: Row, change: Change) -> Insert:
         attempt=row.attempt if change.attempt is None else change.attempt,
         error=change.error or "",
         priority=change.priority or 0,
+        keep_for=change.kept.keep_for if change.kept else 0,
     )

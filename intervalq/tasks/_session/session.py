@@ -21,7 +21,8 @@ from intervalq.errors import (
     StoreUnavailable,
     UnsupportedOperation,
 )
-from intervalq.tasks._claim.task import Claim, unused
+from intervalq.tasks._claim.endings import unused
+from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._claim.values import USUAL, Form
 from intervalq.tasks._session.alone import RunAlone
 from intervalq.tasks._session.batcher import Batcher

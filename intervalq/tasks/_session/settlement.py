@@ -73,7 +73,7 @@ class Settle:
         part, version = self.part, self.claim._row.version
         if part.version == version:
             return part
-        return replace(part, version=version) if isinstance(part, Change) else Delete(part.id, version)
+        return replace(part, version=version) if isinstance(part, Change) else part._replace(version=version)
 
 
 class Settles:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from intervalq.tasks._spec.row import QueueStats, Row, Session
+from intervalq.tasks._spec.outcome import Kept
+from intervalq.tasks._spec.row import OutcomeRow, QueueStats, Row, Session
 
 A_co = TypeVar("A_co", covariant=True)
 
@@ -44,6 +45,8 @@ class Insert(NamedTuple):
     replace: bool = False
     """With a key: replace all tasks of the key that nobody has claimed."""
     priority: int = 0
+    keep_for: int = 0
+    """See `Row.keep_for`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Change:
     progress: str | None = None
     """See `Row.progress`."""
     priority: int | None = None
+    kept: Kept | None = None
+    """What the task's outcome says if this ends it; from now on it has this `keep_for`, unless it has one."""
 
 
 class Delete(NamedTuple):
@@ -74,6 +79,8 @@ class Delete(NamedTuple):
 
     id: str
     version: int
+    kept: Kept | None = None
+    """What its outcome says, if it leaves one; None: no more than the store knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +325,17 @@ class Count(Command[tuple[QueueStats, ...]]):
     names: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes(Command[tuple[OutcomeRow, ...]]):
+    """Outcomes that are still kept: all of these ids, in the order in which they ended; or the last ones."""
+
+    ids: tuple[str, ...] = ()
+    queue: str | None = None
+    state: str | None = None
+    limit: int | None = None
+    """The most outcomes, of which the last comes first, if no ids are given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The contents of a task store: tasks, the sessions that claim them, and marks of dedupe keys."""
+"""The contents of a task store: tasks, sessions that claim them, marks of dedupe keys, locks, outcomes."""
 
 from __future__ import annotations
 
@@ -53,6 +53,10 @@ class Row(NamedTuple):
     """What was reported of the work on it, as JSON text; empty: nothing. See `_claim.progress`."""
     priority: int = 0
     """Tasks of higher priorities are claimed first. See `_spec.order`."""
+    keep_for: int = 0
+    """How long its outcome is kept after its end, in microseconds; 0: as the session says that ends it."""
+    errors: str = ""
+    """The errors of its attempts since it has `keep_for`. See `_spec.outcome.with_error`."""
 
     @property
     def ready(self) -> int | None:
@@ -111,6 +115,33 @@ class LockRow(NamedTuple):
     """After how many microseconds it expires unless it is refreshed."""
 
 
+class OutcomeRow(NamedTuple):
+    """An outcome as a store keeps it. Times are whole microseconds since 1970, on the store's clock."""
+
+    id: str
+    queue: str
+    """The queue that it was in: of a failed task, not the dead-letter queue that it is in since."""
+    key: str | None
+    state: str
+    """One of `outcome.STATES`."""
+    json: str
+    """The task's last value, as JSON text."""
+    result: str
+    """See `outcome.Kept.result`."""
+    attempts: int
+    errors: str
+    """See `Row.errors`."""
+    created: int
+    started: int
+    """When the last attempt began; 0: unknown."""
+    ended: int
+    host: str
+    """Where the session ran that ended it; empty: no session did."""
+    pid: int
+    until: int
+    """Until when it is kept."""
+
+
 class QueueStats(NamedTuple):
     """The numbers of a queue's tasks by state.
 
@@ -134,13 +165,14 @@ class QueueStats(NamedTuple):
     """False: the numbers above 10,000 are estimates, and so is `size`."""
 
 
-T = TypeVar("T", Row, Session, Mark, LockRow, QueueStats)
+T = TypeVar("T", Row, Session, Mark, LockRow, OutcomeRow, QueueStats)
 
 _SHAPES: Final[dict[type, Shape[Any]]] = {
     Row: Shape(Row, "task"),
     Session: Shape(Session, "session"),
     Mark: Shape(Mark, "the dedupe key of queue"),
     LockRow: Shape(LockRow, "lock"),
+    OutcomeRow: Shape(OutcomeRow, "outcome"),
     QueueStats: Shape(QueueStats, "queue"),
 }
 

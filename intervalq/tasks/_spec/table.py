@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from intervalq.tasks._spec.commands import Count, Select
-from intervalq.tasks._spec.row import LockRow, Mark, QueueStats, Row, Session
+from intervalq.tasks._spec.commands import Count, Outcomes, Select
+from intervalq.tasks._spec.row import LockRow, Mark, OutcomeRow, QueueStats, Row, Session
 
 
 class Table(Protocol):
@@ -74,6 +74,18 @@ class Table(Protocol):
 
     def sweep_locks(self, before: int) -> None:
         """Forget some of the locks with `until <= before`."""
+        ...
+
+    def put_outcome(self, outcome: OutcomeRow) -> None:
+        """Add an outcome. A task that came back from the dead letters has several."""
+        ...
+
+    def sweep_outcomes(self, now: int) -> None:
+        """Drop the outcomes of a day that is over, if there are any. See `outcome.day_of`."""
+        ...
+
+    def outcomes(self, command: Outcomes, now: int) -> list[OutcomeRow]:
+        """See `Outcomes`."""
         ...
 
     def session(self, session: str) -> Session | None:

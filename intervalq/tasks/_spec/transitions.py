@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from intervalq.tasks._spec.commands import Change, Work
+from intervalq.tasks._spec.outcome import errors_of, with_error
 from intervalq.tasks._spec.row import SECOND, Row, Session
 
 
@@ -37,15 +38,19 @@ def freed(row: Row, now: int, session: Session | None) -> Row:
     next worker's first, and the tasks that were lost together with it come back at other times.
     """
     who = f"{session.host}:{session.pid}" if session is not None else "a worker"
+    error = f"{who} was lost"
     return row._replace(
         version=row.version + 1,
         session=None,
         until=None,
         at=now + rest(row),
-        error=f"{who} was lost" if row.begun else row.error,
+        error=error if row.begun else row.error,
         modified=now,
         begun=False,
         alone=True,
+        errors=(
+            with_error(row.errors, error, row.attempt, now) if row.begun and row.keep_for else row.errors
+        ),
     )
 
 
@@ -80,12 +85,18 @@ def changed(row: Row, change: Change, now: int) -> Row:
     at = row.at if change.at is None else change.at
     queue = row.queue if change.queue is None else change.queue
     keep = change.keep and queue == row.queue
+    attempt = row.attempt if change.attempt is None else change.attempt
+    keep_for, errors = row.keep_for, row.errors
+    if change.kept is not None and not keep_for:
+        keep_for, errors = change.kept.keep_for, errors_of(row)
+    if keep_for and change.error and row.session is not None and not keep:
+        errors = with_error(errors, change.error, attempt, now)
     return row._replace(
         version=row.version + 1,
         queue=queue,
         json=row.json if change.json is None else change.json,
         at=at if change.delay is None else now + change.delay,
-        attempt=row.attempt if change.attempt is None else change.attempt,
+        attempt=attempt,
         error=row.error if change.error is None else change.error,
         session=row.session if keep else None,
         until=now + change.lease if keep and change.lease is not None else None,
@@ -95,4 +106,6 @@ def changed(row: Row, change: Change, now: int) -> Row:
         cancelled=row.cancelled and keep,
         progress=row.progress if change.progress is None else change.progress,
         priority=row.priority if change.priority is None else change.priority,
+        keep_for=keep_for,
+        errors=errors,
     )

@@ -206,6 +206,8 @@ class Chunks:
         self._intake.running += 1
         for claim in chunk.claims:
             claim._on_lost = chunk.one_lost
+            claim._keep_for = claim._keep_for or self._intake.job.keep_for
+            claim._since = chunk.begun
         self._batcher.begun.add(chunk.claims, chunk.begun)
         self._batcher.poke()
         return True

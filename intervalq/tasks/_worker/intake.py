@@ -9,7 +9,8 @@ from typing import Final
 
 from intervalq._timing.backends import Waker, loop_clock
 from intervalq.errors import IntervalqError, QueueClosed, StoreUnavailable
-from intervalq.tasks._claim.task import Claim, unused
+from intervalq.tasks._claim.endings import unused
+from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._session.demand import FIRST_POLL
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._session.settlement import Settle

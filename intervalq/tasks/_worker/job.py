@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from intervalq.errors import DependencyError, InvalidOption
 from intervalq.tasks._claim.task import Claim
@@ -16,6 +16,8 @@ from intervalq.tasks.rules import Change, Delete, Depend, Insert
 Result = None | Insert | Change | Delete | Depend | Sequence[Insert | Change | Delete | Depend]
 Work = Callable[[Claim], Any]
 ChunkWork = Callable[[list[Claim]], Any]
+_CHANGES: Final = (Insert, Change, Delete, Depend)
+_NO_CHANGES: Final = {dict, str, int, float, bool}
 Refused = Callable[[Claim, DependencyError], Any]
 ChunkRefused = Callable[[list[Claim], DependencyError], Any]
 
@@ -36,6 +38,8 @@ class Job:
     """How many claims the function gets at most; None: one, and not in a list."""
     within: float = 0.0
     """For how many seconds a chunk that isn't full waits for further tasks."""
+    keep_for: int = 0
+    """For how many microseconds outcomes are kept of tasks that don't say so themselves; 0: they aren't."""
 
 
 def check_function(function: Callable[..., Any]) -> None:
@@ -54,6 +58,15 @@ def check_function(function: Callable[..., Any]) -> None:
         raise InvalidOption(
             f"a worker's function is called with a claim, or with a list of them if batch= is given: {error}"
         ) from None
+
+
+def has_changes(result: Any) -> bool:  # noqa: ANN401 - of any function
+    """Whether a function's result is changes to make, instead of the result to keep."""
+    if type(result) in _NO_CHANGES:
+        return False
+    if isinstance(result, _CHANGES):
+        return True
+    return isinstance(result, list | tuple) and any(isinstance(part, _CHANGES) for part in result)
 
 
 def changes_of(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - checked here

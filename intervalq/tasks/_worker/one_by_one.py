@@ -15,6 +15,7 @@ from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._worker.calls import Calls, NoSlotError
 from intervalq.tasks._worker.intake import Intake
+from intervalq.tasks._worker.job import has_changes
 from intervalq.tasks._worker.outcomes import NO_SLOT, Outcomes
 from intervalq.tasks._worker.suspects import run_suspect
 
@@ -40,6 +41,7 @@ class OneByOne:
         self._calls = Calls(intake.job, intake.job.function, self._slot, self._began)
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""
+        self._keep_for = intake.job.keep_for
         self._reports = intake.job.pace is None  # whether a start is reported before the call
         self._sample = -1
         self._new_waker = wakers()
@@ -116,8 +118,8 @@ class OneByOne:
                 result = await self._calls.begin(claim)
             except TransactionConflict:
                 result = await self._calls.again(claim)
-            if result is None and claim.open:
-                self._batcher.done(claim)
+            if claim.open and (result is None or not has_changes(result)):
+                self._batcher.done(claim, "" if result is None else self._outcomes.result(claim, result))
                 self._counts["done"] += 1
             else:
                 await self._outcomes.returned(claim, result)
@@ -144,6 +146,9 @@ class OneByOne:
         self._run_alone.running += 1
         if self._reports and not claim._began:
             self._batcher.began(claim, self._at)
+        if self._keep_for and not claim._keep_for:
+            claim._keep_for = self._keep_for
+        claim._since = self._at
         self._sample += 1
         return 0.0 if self._sample % _SAMPLE else self._now()
 
@@ -155,7 +160,8 @@ class OneByOne:
         """Note that a paced task begins; returns whether it may."""
         if self._intake.stopping or self._session.is_in_doubt(claim):
             return False
+        claim._since = now = self._now()
         claim._slot = slot
         if not claim._began:
-            self._batcher.began(claim, self._now())
+            self._batcher.began(claim, now)
         return True

@@ -14,10 +14,12 @@ from anyio import get_cancelled_exc_class
 from intervalq._timing.backends import is_cancelled
 from intervalq._timing.backoff import backoff
 from intervalq.errors import ClaimLost, DependencyError, plain
-from intervalq.tasks._claim.task import Claim, snoozed, unused
+from intervalq.tasks._claim.endings import snoozed, unused
+from intervalq.tasks._claim.task import Claim
+from intervalq.tasks._claim.values import encode
 from intervalq.tasks._session.batcher import Batcher
 from intervalq.tasks._session.settlement import Settle
-from intervalq.tasks._worker.job import Job, changes_of
+from intervalq.tasks._worker.job import Job, changes_of, has_changes
 from intervalq.tasks._worker.policy import Snooze
 
 log: Final = logging.getLogger("intervalq")
@@ -49,8 +51,18 @@ class Outcomes:
         log.error(
             "task %s of queue %r is dead: %s", plain(claim.id), claim.queue, plain(too_often.error or "")
         )
-        self._batcher.settle(Settle(claim, too_often))
+        self._batcher.settle(Settle(claim, replace(too_often, kept=claim._kept())))
         return True
+
+    def result(self, claim: Claim, result: Any) -> str:  # noqa: ANN401 - any JSON value
+        """A function's result as its task's outcome keeps it; empty: the task leaves none.
+
+        Raises:
+            InvalidTask: it isn't JSON, or too large. The attempt has failed.
+        """
+        if not claim._keep_for:
+            return ""
+        return encode(result, claim._form, "the result of a kept task")
 
     async def returned(self, claim: Claim, result: Any) -> None:  # noqa: ANN401 - checked by `changes_of`
         """Settle a claim by its function's result.
@@ -60,9 +72,10 @@ class Outcomes:
         if not claim.open:
             if self.is_cancelled(claim):
                 return
-            if result is not None:
+            if result is not None and (claim._keep_for or has_changes(result)):
                 log.error(
-                    "task %s was settled before its function returned changes: they are lost", plain(claim.id)
+                    "task %s was settled before its function returned: what it returned is lost",
+                    plain(claim.id),
                 )
             self.counts["done"] += 1
             return
@@ -150,4 +163,4 @@ class Outcomes:
             self.counts["failed"] += 1
             log.warning("task %s of queue %r failed: %s", plain(claim.id), claim.queue, reason)
         if claim.open:
-            self._batcher.settle(Settle(claim, change))
+            self._batcher.settle(Settle(claim, replace(change, kept=claim._kept())))

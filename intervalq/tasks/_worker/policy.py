@@ -10,7 +10,8 @@ from intervalq._spec import parse
 from intervalq._timing.backoff import backoff
 from intervalq.errors import IntervalqError
 from intervalq.tasks._claim import values as _values
-from intervalq.tasks._claim.task import Claim, dead
+from intervalq.tasks._claim.endings import dead
+from intervalq.tasks._claim.task import Claim
 from intervalq.tasks.rules import Change
 
 

@@ -21,7 +21,7 @@ from intervalq.tasks._worker.pace import CostOf, QueueOf, pace_of
 from intervalq.tasks._worker.policy import Policy
 from intervalq.tasks._worker.pool import WorkerPool
 from intervalq.tasks.rules import Count
-from intervalq.tasks.store import MAX_ROWS, TaskStore
+from intervalq.tasks.store import MAX_ROWS, TaskStore, check_keeps
 
 log: Final = logging.getLogger("intervalq")
 
@@ -55,6 +55,7 @@ class Workers(Lifecycle):
         backoff: Duration = 1.0,
         timeout: Duration | None = None,
         on_dependency: Refused | None = None,
+        keep: Duration | None = None,
     ) -> Callable[[F], F]: ...
 
     @overload
@@ -70,6 +71,7 @@ class Workers(Lifecycle):
         backoff: Duration = 1.0,
         timeout: Duration | None = None,
         on_dependency: ChunkRefused | None = None,
+        keep: Duration | None = None,
     ) -> Callable[[C], C]: ...
 
     def worker(
@@ -84,10 +86,12 @@ class Workers(Lifecycle):
         backoff: Duration = 1.0,
         timeout: Duration | None = None,
         on_dependency: Callable[[Any, DependencyError], Any] | None = None,
+        keep: Duration | None = None,
     ) -> Callable[[A], A]:
         """Decorate the function that runs the tasks of some queues; it is returned unchanged.
 
-        It is called with the claimed task. When it returns, the task is done. It may return changes
+        It is called with the claimed task. When it returns, the task is done. Any JSON value that it returns
+        is the result in the outcome of a kept task; for other tasks it is dropped. It may return changes
         (`tasks.new(...)` and so on), which are made in the same step; `task.change(queue="next")` of its own
         task moves that on instead of ending it (see `Claim.ack`). If it raises, the task is tried again
         later, and after `max_attempts` goes to the dead-letter queue, which has the queue's name with
@@ -125,6 +129,9 @@ class Workers(Lifecycle):
                 DependencyError if the changes that the function returned can't be made because others changed
                 those tasks. It may be async, and returns other changes, or None to repeat the task after a
                 pause, which is also the default. This counts no attempt.
+            keep: how long to keep the outcomes of tasks that have no `keep` of their own, see `Tasks.new`.
+                None: they leave none. It covers what the function ends: a task that is cancelled before a
+                worker had it leaves nothing.
 
         Raises:
             InvalidOption: an option is out of its range, `within` is given without `batch`, or the function
@@ -143,12 +150,13 @@ class Workers(Lifecycle):
                 f"within={short(within)} is for chunks: give batch=, the most tasks of one, too"
             )
         size = None if batch is None else whole("batch", batch, 1, MAX_ROWS)
+        kept = _values.keep_time(keep)
         pace = pace_of(queue, cost, chunks=batch is not None)
         pause = 0.0 if within is None else parse.duration(within, what="within") / 1e6
 
         def register(function: A) -> A:
             check_function(function)
-            job = Job(function, job_queues, pace, many, policy, seconds, on_dependency, size, pause)
+            job = Job(function, job_queues, pace, many, policy, seconds, on_dependency, size, pause, kept)
             self._jobs.append(job)
             return function
 
@@ -172,6 +180,7 @@ class Workers(Lifecycle):
         Raises:
             InvalidOption: there are no workers, or they are already running.
             StoreError: the store can't be used; while it is only unreachable, workers wait.
+            UnsupportedOperation: a worker has `keep`, and the store keeps no outcomes.
             SystemExit, KeyboardInterrupt: a function raised it. The first counts as a failed attempt.
         """
         if not self._jobs:
@@ -179,6 +188,8 @@ class Workers(Lifecycle):
         many = whole("concurrency", concurrency, 1, 10_000)
         seconds = parse.duration(grace, what="grace") / 1e6
         session = self._session()
+        if any(job.keep_for for job in self._jobs):
+            check_keeps(session.store)
         if self._pools:
             raise InvalidOption("the workers of this handle are already running: create one handle per run")
         self._pools = pools = [WorkerPool(job, session, job.concurrency or many) for job in self._jobs]

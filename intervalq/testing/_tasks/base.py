@@ -104,6 +104,9 @@ class TaskSuiteBase(Suite):
     sees_claims: bool = True
     """Claims are known to the store. False: to their claimant alone; a key's first task counts as claimed."""
 
+    keeps_outcomes: bool = True
+    """It keeps the outcomes of tasks, see `intervalq.tasks.store.Keeping`."""
+
     def comparable(self, rows: Sequence[Row]) -> list[Row]:
         """The parts of rows that two looks at the same tasks must agree on."""
         if self.tells_times:

@@ -8,6 +8,10 @@ from random import Random
 from typing import Any
 
 from intervalq.tasks.rules import (
+    CANCELLED,
+    DAY,
+    DONE,
+    FAILED,
     SECOND,
     Beat,
     Begin,
@@ -19,7 +23,9 @@ from intervalq.tasks.rules import (
     Depend,
     End,
     Insert,
+    Kept,
     Modify,
+    Outcomes,
     Row,
     Select,
     Session,
@@ -32,6 +38,7 @@ _VALUES = ("null", "1", '"ü\\u0000"', '{"b": [1, 2.5, {}], "a": "x\\ny"}', "[]"
 _KEYS = ("k", "K", "a key, ü")
 _SPANS = (0, 1, 2, 10, 50)
 _PROGRESS = ("", '{"p":0.5}', '{"n":"ü"}')
+_KEEPS = (0, 0, 0, 10, DAY)
 _PRIORITIES = ((0,), (0, 0, 1, -1), (-9, -2, -1, 0, 0, 1, 2, 9))
 """Those of the tasks of a sequence."""
 
@@ -43,13 +50,18 @@ class TaskCommandSource:
     ones. All names begin with a word of its own.
     """
 
-    def __init__(self, seed: int, word: str, *, start: int = 1_000_000_000 * SECOND) -> None:
+    def __init__(
+        self, seed: int, word: str, *, keeps: bool = True, start: int = 1_000_000_000 * SECOND
+    ) -> None:
+        """Begin. `keeps`: some tasks are to leave outcomes."""
         self.random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
+        self.dead = f"{word}-a.dead"
         self.queues = (f"{word}-a", f"{word}/map/B=", f"{word}/map/B=/c")
         self.word = word
         self.sessions = tuple(f"{word}-s{number}" for number in range(4))
         self._priorities = self.random.choice(_PRIORITIES)
+        self._keeps = keeps
         self._number = 0
         self._gone: list[str] = []
 
@@ -74,9 +86,14 @@ class TaskCommandSource:
         self.random.shuffle(ids)
         limit = self.random.choice((None, None, 1, 2))
         values = self.random.random() < 0.5
-        looks: list[Command[Any]] = [Select(queue=queue) for queue in self.queues]
+        looks: list[Command[Any]] = [Select(queue=queue) for queue in (*self.queues, self.dead)]
         looks.append(Count(names=self.queues[:1], prefixes=(self.queues[1],)))
         looks.append(self.random.choice((Count(prefixes=(self.word,), limit=limit), Sessions())))
+        if self._keeps:
+            state = self.random.choice((None, DONE, FAILED, CANCELLED))
+            looks.append(Outcomes(queue=self.random.choice(self.queues), state=state))
+            looks.append(Outcomes(ids=tuple(self._some(self._gone, 4)), queue=self.queues[0]))
+            looks.append(Outcomes(ids=tuple(self._some(self._gone, 4) or self._gone[:1] or ("none",))))
         if ids:
             queue = self.random.choice((None, None, None, *self.queues))
             looks.append(Select(ids=tuple(ids), limit=limit, values=values, queue=queue))
@@ -139,7 +156,14 @@ class TaskCommandSource:
             inbox=None if key is None else self.random.choice((None, None, 0, 1, 2)),
             replace=key is not None and self.random.random() < 0.2,
             priority=self.random.choice(self._priorities),
+            keep_for=self.random.choice(_KEEPS) if self._keeps else 0,
         )
+
+    def _kept(self) -> Kept | None:
+        if not self._keeps or self.random.random() < 0.5:
+            return None
+        result = self.random.choice(("", "null", '"\u00fc \\u0000"', '{"a": " 1"}'))
+        return Kept(self.random.choice(_KEEPS), result, self.random.choice((0, 7)))
 
     def _version(self, row: Row) -> int:
         off = self.random.choice((-1, 1, -row.version)) if self.random.random() < 0.06 else 0
@@ -150,7 +174,7 @@ class TaskCommandSource:
         return Change(
             id=row.id,
             version=self._version(row),
-            queue=self.random.choice(self.queues) if maybe() < 0.35 else None,
+            queue=self.random.choice((*self.queues, self.dead)) if maybe() < 0.35 else None,
             json=self.random.choice(_VALUES) if maybe() < 0.3 else None,
             at=self.now + self.random.choice((-5, 0, 5)) if maybe() < 0.3 else None,
             delay=self.random.choice(_SPANS) if maybe() < 0.3 else None,
@@ -160,6 +184,7 @@ class TaskCommandSource:
             lease=self.random.choice((None, *_SPANS)),
             progress=self.random.choice(_PROGRESS) if maybe() < 0.3 else None,
             priority=self.random.choice(self._priorities) if maybe() < 0.3 else None,
+            kept=self._kept(),
         )
 
     # --- commands -----------------------------------------------------------------------------------
@@ -182,7 +207,7 @@ class TaskCommandSource:
             if kind < 0.45:
                 changes.append(self._change(row))
             elif kind < 0.85:
-                deletes.append(Delete(id_, self._version(row)))
+                deletes.append(Delete(id_, self._version(row), self._kept()))
             else:
                 depends.append(Depend(id_, self._version(row)))
         if self.random.random() < 0.05:
@@ -206,7 +231,9 @@ class TaskCommandSource:
         for id_ in {*self._some(held, 5), *self._some(model.rows, 1 if self.random.random() < 0.1 else 0)}:
             row = model.rows[id_]
             settled.append(
-                Delete(id_, self._version(row)) if self.random.random() < 0.5 else self._change(row)
+                Delete(id_, self._version(row), self._kept())
+                if self.random.random() < 0.5
+                else self._change(row)
             )
         settled.sort(key=lambda part: part.id)
         self.random.shuffle(settled)

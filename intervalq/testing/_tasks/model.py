@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from intervalq.tasks.rules import Count, LockRow, Mark, QueueStats, Row, Select, Session, rank
+from intervalq.tasks.rules import (
+    Count,
+    LockRow,
+    Mark,
+    OutcomeRow,
+    Outcomes,
+    QueueStats,
+    Row,
+    Select,
+    Session,
+    day_of,
+    rank,
+)
 
 
 class ModelTable:
@@ -16,6 +28,7 @@ class ModelTable:
         self.marks: dict[tuple[str, str], Mark] = {}
         self.living: dict[str, Session] = {}
         self.locks: dict[str, LockRow] = {}
+        self.left: list[OutcomeRow] = []
         self._queues: tuple[str, ...] = ()
         self._chosen: list[str] | None = []
 
@@ -144,6 +157,26 @@ class ModelTable:
     def sweep_locks(self, before: int) -> None:
         """See `Table.sweep_locks`."""
         self.locks = {name: lock for name, lock in self.locks.items() if lock.until > before}
+
+    def put_outcome(self, outcome: OutcomeRow) -> None:
+        """See `Table.put_outcome`."""
+        self.left.append(outcome)
+
+    def sweep_outcomes(self, now: int) -> None:
+        """See `Table.sweep_outcomes`. A store drops one day at a time, but nobody sees what it has left."""
+        self.left = [outcome for outcome in self.left if day_of(outcome.until) >= day_of(now)]
+
+    def outcomes(self, command: Outcomes, now: int) -> list[OutcomeRow]:
+        """See `Table.outcomes`."""
+        found = [
+            outcome
+            for outcome in self.left
+            if outcome.until > now
+            and (not command.ids or outcome.id in command.ids)
+            and command.queue in (None, outcome.queue)
+            and command.state in (None, outcome.state)
+        ]
+        return found[: command.limit]
 
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from anyio.from_thread import BlockingPortal
 
 from intervalq.errors import DependencyError
-from intervalq.tasks._claim.task import snoozed
+from intervalq.tasks._claim.endings import snoozed
 from intervalq.tasks.rules import (
     SECOND,
     Beat,

@@ -26,6 +26,7 @@ from intervalq.tasks.rules import (
     End,
     Modified,
     Modify,
+    OutcomeRow,
     Row,
     Session,
     Work,
@@ -38,6 +39,7 @@ from intervalq.testing._tasks.commands import TaskCommandSource
 from intervalq.testing._tasks.locks import LockTests
 from intervalq.testing._tasks.model import ModelTable
 from intervalq.testing._tasks.operating import OperatingTests
+from intervalq.testing._tasks.outcomes import OutcomeTests
 from intervalq.testing._tasks.plain import PlainTests
 from intervalq.testing._tasks.ranges import RangingTaskSuite
 from intervalq.testing._tasks.refusals import RefusalTests
@@ -69,7 +71,7 @@ class RulesTests(TaskSuiteBase):
         portal.call(self._sequence, store, seed)
 
     async def _sequence(self, store: TaskStore, seed: int) -> None:
-        source = TaskCommandSource(seed, f"suite-{secrets.token_hex(6)}")
+        source = TaskCommandSource(seed, f"suite-{secrets.token_hex(6)}", keeps=self.keeps_outcomes)
         model = ModelTable()
         done: list[str] = []
         try:
@@ -140,12 +142,18 @@ def _comparable(thing: object, source: TaskCommandSource) -> object:  # noqa: PL
         return [session for session in thing if session.id in source.sessions]
     if isinstance(thing, tuple) and thing and isinstance(thing[0], Row):
         return _rows(thing)
+    if isinstance(thing, tuple) and thing and isinstance(thing[0], OutcomeRow):
+        return sorted(repr(row._replace(json=_json(row.json))) for row in thing)
     return thing if thing != () else []
 
 
 def _rows(rows: Iterable[Row]) -> list[tuple[object, ...]]:
     # The value as text again, with sorted keys: text distinguishes 1 from 1.0.
-    return [tuple(row._replace(json=json.dumps(json.loads(row.json), sort_keys=True))) for row in rows]
+    return [tuple(row._replace(json=_json(row.json))) for row in rows]
+
+
+def _json(text: str) -> str:
+    return json.dumps(json.loads(text), sort_keys=True)
 
 
 class TaskSuite(
@@ -157,6 +165,7 @@ class TaskSuite(
     PlainTests,
     LockTests,
     OperatingTests,
+    OutcomeTests,
 ):
     """Subclass it as `class TestMyStore(TaskSuite)` with a `store_url` fixture that returns a URL.
 

@@ -14,10 +14,13 @@ from intervalq.tasks.rules import (
     Count,
     LockRow,
     Mark,
+    OutcomeRow,
+    Outcomes,
     QueueStats,
     Row,
     Select,
     Session,
+    day_of,
     looked_at,
     rank,
     spare,
@@ -45,6 +48,9 @@ class MemoryTable:
         self._ending: list[tuple[int, tuple[str, str]]] = []
         self._sessions: dict[str, Session] = {}
         self._locks: dict[str, LockRow] = {}
+        self._outcomes: dict[int, list[OutcomeRow]] = {}
+        self._outcomes_of: dict[int, dict[str, list[OutcomeRow]]] = {}
+        """Both by the day of `day_of`."""
 
     # --- tasks --------------------------------------------------------------------------------------
 
@@ -229,6 +235,35 @@ class MemoryTable:
     def sessions(self) -> list[Session]:
         """See `Table.sessions`."""
         return sorted(self._sessions.values(), key=lambda session: (session.started, session.id))
+
+    # --- outcomes -----------------------------------------------------------------------------------
+
+    def put_outcome(self, outcome: OutcomeRow) -> None:
+        """See `Table.put_outcome`."""
+        day = day_of(outcome.until)
+        self._outcomes.setdefault(day, []).append(outcome)
+        self._outcomes_of.setdefault(day, {}).setdefault(outcome.id, []).append(outcome)
+
+    def sweep_outcomes(self, now: int) -> None:
+        """See `Table.sweep_outcomes`."""
+        day = min(self._outcomes, default=None)
+        if day is not None and day < day_of(now):
+            del self._outcomes[day], self._outcomes_of[day]
+
+    def outcomes(self, command: Outcomes, now: int) -> list[OutcomeRow]:
+        """See `Table.outcomes`."""
+        if command.ids:
+            days = self._outcomes_of.values()
+            found = [one for id_ in dict.fromkeys(command.ids) for of in days for one in of.get(id_, ())]
+        else:
+            found = [one for day in self._outcomes.values() for one in day]
+        found = [
+            one
+            for one in found
+            if one.until > now and command.queue in (None, one.queue) and command.state in (None, one.state)
+        ]
+        found.sort(key=lambda one: one.ended, reverse=not command.ids)
+        return found[: command.limit]
 
     def set_back(self, now: int, by: int) -> None:
         """Adapt to a clock that was set back: future times move with it and stay as far away as before."""

@@ -130,6 +130,8 @@ if hasattr(os, "register_at_fork"):
 class MemoryTaskStore:
     """Tasks in the process, by the name in the URL; a store with a `clock` (microseconds) has its own."""
 
+    keeps_outcomes: Final = True
+
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)
         self._clock = clock or wall_clock

@@ -86,7 +86,9 @@ def _modify(command: Modify) -> Arguments:
 
 
 def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
-    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level = insert
+    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level, _ = (
+        insert
+    )
     flags = 0
     options = "" if at is None else "a"
     if skip or key is not None or dedupe is not None:
@@ -260,7 +262,7 @@ def _modified(
 
 
 def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> Row:
-    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority = insert
+    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, _ = insert
     place, waiting = (0, False) if key is None else places[id_]
     if at is None:
         at = now + delay
@@ -268,7 +270,7 @@ def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> 
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for, False, False, False, "", priority),
+            *(dedupe, dedupe_for, False, False, False, "", priority, 0, ""),
         ),
     )
 
@@ -356,8 +358,7 @@ def _row(id_: bytes, packed: bytes) -> Row:
         Row,
         (
             id_.decode(),
-            version,
-            decode(text[:queue]),
+            *(version, decode(text[:queue])),
             at,
             decode(text[value:]),
             decode(text[queue:key]) if flags & _KEY else None,
@@ -365,11 +366,9 @@ def _row(id_: bytes, packed: bytes) -> Row:
             flags & _WAITING > 0,
             decode(text[key:session]) if flags & _SESSION else None,
             until if flags & _UNTIL else None,
-            claims,
-            attempt,
+            *(claims, attempt),
             decode(text[session:error]),
-            created,
-            modified,
+            *(created, modified),
             decode(text[error:dedupe]) if flags & _DEDUPE else None,
             dedupe_for,
             flags & (_SESSION | _AHEAD) == _SESSION,
@@ -377,6 +376,7 @@ def _row(id_: bytes, packed: bytes) -> Row:
             mark % 2 == 1,
             progress,
             (mark // 2 + 16) % 32 - 16,
+            *(0, ""),
         ),
     )
 

@@ -8,14 +8,14 @@ from typing import Any, Final, TypeVar
 
 from intervalq.errors import InvalidTask
 from intervalq.rules import FOREVER
-from intervalq.tasks.rules import Command, Delete, Row, Work, Worked, apply, sound
+from intervalq.tasks.rules import Command, Delete, Row, Session, Work, Worked, apply, sound
 from intervalq_stores.sqlite._task_table import SQLiteTable
 
 A = TypeVar("A")
 
 _SETTLE: Final = (
-    "DELETE FROM intervalq_tasks WHERE id IN (SELECT value FROM json_each(?)) "
-    "AND version = ? AND +session = ? AND key IS NULL AND dedupe IS NULL"  # +: by ids, not by its index
+    "DELETE FROM intervalq_tasks WHERE id IN (SELECT value FROM json_each(?)) AND version = ? "
+    "AND +session = ? AND key IS NULL AND dedupe IS NULL AND keep_for = 0"  # +: by ids, not by its index
 )
 _READY: Final = "queue = ? AND priority = 0 AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
 _NUMBERS: Final = "SELECT rowid FROM intervalq_tasks WHERE "
@@ -24,8 +24,9 @@ _CHOSEN: Final = "rowid IN (SELECT value FROM json_each(?))"
 # the last one here is true. Claimed tasks are read before the update: RETURNING would copy them to a
 # temporary table.
 _READ: Final = (
-    "SELECT rowid, id, version, queue, at, json, created, claims = 0 AND attempt = 0 AND error = '' "
-    "AND progress = '' AND dedupe_for = 0 AND alone = 0 AND priority = 0 AND key IS NULL AND dedupe IS NULL "
+    "SELECT rowid, id, version, queue, at, json, created, keep_for, "
+    "claims = 0 AND attempt = 0 AND error = '' AND errors = '' AND progress = '' "
+    "AND dedupe_for = 0 AND alone = 0 AND priority = 0 AND key IS NULL AND dedupe IS NULL "
     "FROM intervalq_tasks WHERE "
 )
 _CLAIM: Final = (
@@ -68,18 +69,10 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
     """Settle simple tasks that are done, and claim the next ones; None: the rules have to do it."""
     if command.most is not None or any("\0" in id_ for id_ in command.begun):
         return None
-    done: dict[int, list[str]] = {}
-    for part in command.settled:
-        if not isinstance(part, Delete) or "\0" in part.id:  # SQLite's JSON ends a text there
-            return None
-        done.setdefault(part.version, []).append(part.id)
-    gone = 0
-    for version, ids in done.items():
-        gone += table.changed(_SETTLE, json.dumps(ids), version, command.session)
-    if gone < len(command.settled):  # a claim was lost, or a task isn't a single row
-        table.rows("ROLLBACK TO intervalq")
+    session = table.session(command.session)
+    if not _settled(table, command, session, now):
         return None
-    if table.session(command.session) is None:
+    if session is None:
         return Worked(alive=False)
     if command.begun:
         table.changed(_BEGUN, json.dumps(command.begun), command.session)
@@ -96,6 +89,27 @@ def _work(table: SQLiteTable, command: Work, now: int) -> Worked | None:
         soon = [at for at in (table.next_ready(queue, now) for queue in command.queues) if at is not None]
         wait = min(soon) - now if soon else None
     return Worked(claimed=_claimed(table, command, found, now), wait=wait)
+
+
+def _settled(table: SQLiteTable, command: Work, session: Session | None, now: int) -> bool:
+    """Settle simple tasks that are done; False: nothing was done, and the rules have to do it."""
+    done: dict[int, list[str]] = {}
+    kept: list[Delete] = []
+    for part in command.settled:
+        if not isinstance(part, Delete) or "\0" in part.id:  # SQLite's JSON ends a text there
+            return False
+        if part.kept is None:
+            done.setdefault(part.version, []).append(part.id)
+        else:
+            kept.append(part)
+    left = len(command.settled)
+    for version, ids in done.items():
+        left -= table.changed(_SETTLE, json.dumps(ids), version, command.session)
+    if kept and session is not None:
+        left -= table.outcome_tables.settle(kept, session, now)
+    if left:  # a claim was lost, or a task isn't a single row
+        table.rows("ROLLBACK TO intervalq")
+    return not left
 
 
 def _found(table: SQLiteTable, command: Work, now: int) -> list[Any]:
@@ -120,8 +134,8 @@ def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> t
         (now, None, 0, begun, False, False, "", 0),
     )
     rows = [
-        tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end))
-        for _, id_, version, queue, at, json_text, created, _ in found
+        tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end, keep_for, ""))
+        for _, id_, version, queue, at, json_text, created, keep_for, _ in found
     ]
     others = table.find([one[1] for one in found if not one[-1]])
     return tuple([others.get(row.id, row) for row in rows] if others else rows)
@@ -129,14 +143,14 @@ def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> t
 
 def _check(found: list[Any]) -> None:
     """Refuse what `sound` refuses; checking by columns takes a sixth of its time."""
-    _, id_, version, queue, at, json_text, created, _ = zip(*found, strict=True)
-    texts, numbers = (id_, queue, json_text), (version, at, created)
+    _, id_, version, queue, at, json_text, created, keep_for, _ = zip(*found, strict=True)
+    texts, numbers = (id_, queue, json_text), (version, at, created, keep_for)
     if any(set(map(type, column)) != {str} for column in texts) or any(
         set(map(type, column)) != {int} or min(column) < -FOREVER or max(column) >= FOREVER
         for column in numbers
     ):
         for one in found:
-            sound(Row(*one[1:6])._replace(created=one[6]))
+            sound(Row(*one[1:6])._replace(created=one[6], keep_for=one[7]))
 
 
 def _choose(table: SQLiteTable, command: Work, now: int) -> list[int]:

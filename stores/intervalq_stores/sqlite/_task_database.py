@@ -15,6 +15,9 @@ from intervalq_stores.sqlite._task_table import SQLiteTable
 _PRAGMAS: Final = (
     "PRAGMA cache_size = -16000",  # KiB: ids that are not in order touch many pages
     "PRAGMA wal_autocheckpoint = 4000",  # pages: fewer syncs, for a log of 16 MB at most
+    # Some builds overwrite all that is deleted, and so write every page of a table that they drop.
+    # This overwrites only what is written anyway.
+    "PRAGMA secure_delete = FAST",
     "PRAGMA temp_store = MEMORY",  # else each changed page is first copied to a temporary file
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 """The version of these tables. Any released change to them increments it and adds a step to `STEPS`."""
 
 _FOR_LOOKS: Final = (
@@ -32,6 +32,9 @@ _LOCKS: Final = (
     "CREATE INDEX intervalq_locks_until ON intervalq_locks (until)",
 )
 
+_OUTCOMES: Final = "CREATE TABLE intervalq_outcome_days (day INTEGER PRIMARY KEY)"
+"""The days for which there is a table of outcomes. See `_task_outcomes`."""
+
 SCHEMA: Final = (
     """CREATE TABLE intervalq_tasks (
     id TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL, queue TEXT NOT NULL, at INTEGER NOT NULL,
@@ -40,7 +43,8 @@ SCHEMA: Final = (
     created INTEGER NOT NULL, modified INTEGER NOT NULL, dedupe TEXT, dedupe_for INTEGER NOT NULL,
     ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '',
-    priority INTEGER NOT NULL DEFAULT 0)""",
+    priority INTEGER NOT NULL DEFAULT 0, keep_for INTEGER NOT NULL DEFAULT 0,
+    errors TEXT NOT NULL DEFAULT '')""",
     # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
     _READY,
     "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
@@ -54,6 +58,7 @@ SCHEMA: Final = (
     "CREATE INDEX intervalq_marks_until ON intervalq_marks (until) WHERE until IS NOT NULL",
     *_CLOCK,
     *_LOCKS,
+    _OUTCOMES,
     "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
     f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
 )
@@ -75,6 +80,11 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE intervalq_tasks ADD COLUMN priority INTEGER NOT NULL DEFAULT 0",
         "DROP INDEX intervalq_tasks_ready",
         _READY,
+    ),
+    4: (
+        "ALTER TABLE intervalq_tasks ADD COLUMN keep_for INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE intervalq_tasks ADD COLUMN errors TEXT NOT NULL DEFAULT ''",
+        _OUTCOMES,
     ),
 }
 """The statements that upgrade tables of each older layout to the next one."""

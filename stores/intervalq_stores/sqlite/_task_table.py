@@ -14,6 +14,8 @@ from intervalq.tasks.rules import (
     Count,
     LockRow,
     Mark,
+    OutcomeRow,
+    Outcomes,
     QueueStats,
     Row,
     Select,
@@ -23,6 +25,7 @@ from intervalq.tasks.rules import (
 )
 from intervalq_stores.sqlite import _task_order as _order
 from intervalq_stores.sqlite._task_order import LEVELS
+from intervalq_stores.sqlite._task_outcomes import OutcomeTables
 
 FIELDS: Final = ", ".join(Row._fields)
 
@@ -96,7 +99,7 @@ _SET_BACK: Final = (
 
 def row_of(values: Sequence[Any]) -> Row:
     """A row from its columns; they are checked, because SQLite accepts any value in any column."""
-    flags = values[17] == 1, values[18] == 1, values[19] == 1, values[20], values[21]
+    flags = values[17] == 1, values[18] == 1, values[19] == 1, *values[20:]
     return sound(
         tuple.__new__(Row, (*values[:7], values[7] == 1, *values[8:17], *flags))
     )  # twice as fast as Row(...)
@@ -110,6 +113,8 @@ class SQLiteTable:
         self._new: dict[str, Row] = {}
         self._gone: set[str] = set()
         self._ends: dict[tuple[str, str], tuple[Row, Row]] = {}
+        self._outcomes: list[OutcomeRow] = []
+        self.outcome_tables = OutcomeTables(connection)
 
     def flush(self) -> None:
         """Write all changes."""
@@ -120,12 +125,16 @@ class SQLiteTable:
         if self._new:
             self._connection.executemany(_PUT, [(*row, row.ready) for row in self._new.values()])
             self._new.clear()
+        if self._outcomes:
+            self.outcome_tables.put(self._outcomes)
+            self._outcomes.clear()
 
     def forget(self) -> None:
         """Drop unwritten changes, and everything that is cached about the tables."""
         self._new.clear()
         self._gone.clear()
         self._ends.clear()
+        self._outcomes.clear()
 
     @property
     def in_transaction(self) -> bool:
@@ -270,6 +279,18 @@ class SQLiteTable:
         """See `Table.sweep_locks`."""
         some = "SELECT name FROM intervalq_locks WHERE until <= ? LIMIT ?"
         self.rows(f"DELETE FROM intervalq_locks WHERE name IN ({some})", before, _SWEPT)  # noqa: S608 - our own
+
+    def put_outcome(self, outcome: OutcomeRow) -> None:
+        """See `Table.put_outcome`."""
+        self._outcomes.append(outcome)
+
+    def sweep_outcomes(self, now: int) -> None:
+        """See `Table.sweep_outcomes`."""
+        self.outcome_tables.sweep(now)
+
+    def outcomes(self, command: Outcomes, now: int) -> list[OutcomeRow]:
+        """See `Table.outcomes`."""
+        return self.outcome_tables.find(command, now)
 
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""

@@ -12,7 +12,7 @@ from anyio import to_thread
 
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.store import wall_clock
-from intervalq.tasks.rules import Command, Count, QueueStats, Row, Select, Sessions, apply
+from intervalq.tasks.rules import Command, Count, Outcomes, QueueStats, Row, Select, Sessions, apply
 from intervalq.tasks.store import Isolation
 from intervalq_stores._files.advice import Advice, advise
 from intervalq_stores._files.worker_thread import Job
@@ -49,10 +49,11 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
     """
 
     keeps = "tasks"
+    keeps_outcomes: Final = True
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         """See `TaskStore.apply`. A command whose caller leaves while it waits for the lock is not done."""
-        if isinstance(command, Select | Count | Sessions):
+        if isinstance(command, Select | Outcomes | Count | Sessions):
             look: Callable[[SQLiteTable], Any] = lambda table: _looked_at(table, command, now)  # noqa: E731
             return cast("A", await self._see(look, ()))
         return cast("A", await self._ask(_Asked(command, now)))

@@ -1,0 +1,128 @@
+"""The part of `Tasks` that looks at the outcomes of tasks, and waits for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import anyio
+
+from intervalq._queue.options import Duration, wait_of, whole
+from intervalq.errors import InvalidOption, short
+from intervalq.tasks._claim import values as _values
+from intervalq.tasks._handle.operations import Operations
+from intervalq.tasks._handle.outcome import NoOutcome, Outcome, TaskCancelled, TaskFailed
+from intervalq.tasks._spec.outcome import CANCELLED, FAILED, STATES, is_dead
+from intervalq.tasks.rules import Outcomes, Select
+from intervalq.tasks.store import MAX_ROWS, check_keeps
+
+_FIRST_POLL: Final = 0.02
+_LAST_POLL: Final = 1.0
+"""Seconds between two looks for outcomes, at first and at last."""
+
+
+class Ended(Operations):
+    """What tasks left that have ended."""
+
+    async def outcomes(
+        self,
+        queue: str | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        state: str | None = None,
+        limit: int | None = 100,
+    ) -> list[Outcome]:
+        """Outcomes that are still kept, those of the last tasks to end first.
+
+        Only tasks with `keep` leave an outcome, see `new` and `worker`. A task that failed, was put back and
+        ended again has several.
+
+        Args:
+            queue: of tasks of this queue; None: of all queues.
+            ids: of tasks with these ids; None: of all tasks.
+            state: `done`, `failed` or `cancelled`; None: all of them.
+            limit: the most outcomes to return; None: all.
+
+        Raises:
+            InvalidOption, InvalidName.
+            UnsupportedOperation: the store keeps no outcomes.
+        """
+        name = None if queue is None else _values.queue_name(queue)
+        most = None if limit is None else whole("limit", limit, 0, 1 << 40)
+        if state is not None and state not in STATES:
+            raise InvalidOption(f"state={short(state)}: give one of {', '.join(STATES)}")
+        check_keeps(self._here())
+        if ids is None:
+            rows = await self._apply(Outcomes(queue=name, state=state, limit=most))
+            return [Outcome(row, self._form) for row in rows]
+        found = [
+            one for one in await self._of(ids) if name in (None, one.queue) and state in (None, one.state)
+        ]
+        found.sort(key=lambda one: one.ended, reverse=True)
+        return found[:most]
+
+    async def result(self, id: str, timeout: Duration | None = None) -> Any:  # noqa: A002, ANN401 - any JSON
+        """What the function of a kept task returned; waits until the task has ended.
+
+        None also if it returned nothing, or changes. It asks the store after 20 ms, then ever more seldom, up
+        to a second.
+
+        Args:
+            id: the task's id.
+            timeout: how long to wait; None: without limit.
+
+        Raises:
+            TaskFailed, TaskCancelled: it has not been done. Their `outcome` has the errors of its attempts.
+            NoOutcome: it isn't there, and left no outcome.
+            TimeoutError: it didn't end in time.
+            UnsupportedOperation: the store keeps no outcomes.
+            StoreError.
+        """
+        (outcome,) = await self.wait([id], timeout)
+        if outcome.state == FAILED:
+            raise TaskFailed(outcome)
+        if outcome.state == CANCELLED:
+            raise TaskCancelled(outcome)
+        return outcome.result
+
+    async def wait(self, ids: Iterable[str], timeout: Duration | None = None) -> list[Outcome]:
+        """The outcomes of kept tasks, in the order of the ids; waits until all of these have ended.
+
+        A task in a dead-letter queue has ended, as long as nobody puts it back.
+
+        Raises:
+            NoOutcome, TimeoutError, UnsupportedOperation, StoreError: as for `result`.
+        """
+        asked = list(ids)
+        seconds = wait_of(timeout)
+        check_keeps(self._here())
+        found: dict[str, Outcome] = {}
+        pause = _FIRST_POLL
+        with anyio.fail_after(math.inf if seconds is None else seconds):
+            while True:
+                left = [id_ for id_ in dict.fromkeys(asked) if id_ not in found]
+                for first in range(0, len(left), MAX_ROWS):
+                    found |= await self._ended(left[first : first + MAX_ROWS])
+                if len(found) == len(set(asked)):
+                    return [found[id_] for id_ in asked]
+                await anyio.sleep(pause)
+                pause = min(1.5 * pause, _LAST_POLL)
+
+    async def _ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
+        """The last outcomes of those tasks that have ended. They left them in the step of their end."""
+        rows = await self._apply(Select(ids=tuple(ids), values=False))
+        there = {row.id for row in rows if not is_dead(row.queue)}
+        gone = [id_ for id_ in ids if id_ not in there]
+        found = {outcome.id: outcome for outcome in await self._of(gone)}
+        for id_ in gone:
+            if id_ not in found:
+                raise NoOutcome(id_)
+        return found
+
+    async def _of(self, ids: Sequence[str]) -> list[Outcome]:
+        return [
+            Outcome(row, self._form)
+            for first in range(0, len(ids), MAX_ROWS)
+            for row in await self._apply(Outcomes(ids=tuple(ids[first : first + MAX_ROWS])))
+        ]

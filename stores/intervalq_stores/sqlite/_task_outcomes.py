@@ -1,0 +1,128 @@
+"""Outcomes in SQLite: a table for each day on which they expire, so that dropping a day costs little."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+from intervalq.tasks.rules import Delete, Kept, OutcomeRow, Outcomes, Session, day_of, sound, typed
+
+_NOTHING: Final = Kept(0)
+_FIELDS: Final = ", ".join(OutcomeRow._fields)
+_DAYS: Final = "SELECT day FROM intervalq_outcome_days ORDER BY day"
+# No statement is prepared for a day's table before there is one; ids mostly come in order, so that the index
+# grows at its end.
+_CREATE: Final = """CREATE TABLE {table} (
+    id TEXT NOT NULL, queue TEXT NOT NULL, key TEXT, state TEXT NOT NULL, json TEXT NOT NULL,
+    result TEXT NOT NULL, attempts INTEGER NOT NULL, errors TEXT NOT NULL, created INTEGER NOT NULL,
+    started INTEGER NOT NULL, ended INTEGER NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
+    until INTEGER NOT NULL)"""
+_INDEX: Final = "CREATE INDEX {table}_id ON {table} (id)"
+_PUT: Final = f"INSERT INTO {{table}} VALUES ({', '.join('?' * len(OutcomeRow._fields))})"  # noqa: S608 - our own
+# One statement for all: one for each task takes three times as long. Each value of `parts` is for how long
+# the work went on, and the result.
+_IS_SIMPLE: Final = (
+    "version = :version AND +session = :session AND t.key IS NULL AND dedupe IS NULL AND NOT cancelled "
+    "AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
+)
+_DONE: Final = (
+    "INSERT INTO {table} SELECT t.id, queue, t.key, 'done', t.json, "  # noqa: S608 - our own
+    "substr(j.value, instr(j.value, ' ') + 1), attempt + NOT begun, errors, created, "
+    "iif(j.value + 0, :now - (j.value + 0), 0), :now, :host, :pid, :until "
+    f"FROM json_each(:parts) j CROSS JOIN intervalq_tasks t WHERE t.id = j.key AND {_IS_SIMPLE}"
+)
+_REMOVE: Final = (
+    "DELETE FROM intervalq_tasks AS t WHERE id IN (SELECT key FROM json_each(:parts)) "  # noqa: S608 - our own
+    f"AND {_IS_SIMPLE}"
+)
+_GET: Final = f"SELECT {_FIELDS} FROM {{table}} WHERE until > ?"  # noqa: S608 - our own
+
+
+class OutcomeTables:
+    """The tables of outcomes, within the transaction of a connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def put(self, outcomes: Iterable[OutcomeRow]) -> None:
+        """Add outcomes."""
+        by_day: dict[int, list[OutcomeRow]] = {}
+        for outcome in outcomes:
+            by_day.setdefault(day_of(outcome.until), []).append(outcome)
+        for day, some in by_day.items():
+            self._connection.executemany(_PUT.format(table=self._table(day)), some)
+
+    def settle(self, parts: list[Delete], session: Session, now: int) -> int:
+        """Remove simple tasks that are done, and add their outcomes; returns how many.
+
+        The others are not the session's, or have something that only the rules know how to end.
+        """
+        groups: dict[tuple[int, int], dict[str, str]] = {}
+        group, some = (-1, -1), dict[str, str]()
+        for id_, version, kept in parts:
+            keep_for, result, took = kept or _NOTHING
+            if group != (version, keep_for):
+                group = version, keep_for
+                some = groups.setdefault(group, {})
+            some[id_] = f"{took} {result}"
+        count = 0
+        for (version, keep_for), some in groups.items():
+            until = now + keep_for
+            values = {
+                "parts": json.dumps(some), "session": session.id, "host": session.host, "pid": session.pid,
+                "version": version, "keep_for": keep_for, "now": now, "until": until,
+            }  # fmt: skip
+            self._connection.execute(_DONE.format(table=self._table(day_of(until))), values)
+            count += self._connection.execute(_REMOVE, values).rowcount
+        return count
+
+    def sweep(self, now: int) -> None:
+        """Drop the table of a day that is over."""
+        first = self._days()[:1]
+        if first and first[0] < day_of(now):
+            self._connection.execute(f"DROP TABLE {_name(first[0])}")
+            self._connection.execute("DELETE FROM intervalq_outcome_days WHERE day = ?", first)
+
+    def find(self, command: Outcomes, now: int) -> list[OutcomeRow]:
+        """See `Table.outcomes`."""
+        found: list[OutcomeRow] = []
+        where, values = "", list[object]([now])
+        for field, value in (("queue", command.queue), ("state", command.state)):
+            if value is not None:
+                where += f" AND {field} = ?"
+                values.append(value)
+        limit = -1 if command.limit is None else command.limit
+        for day in self._days():
+            get = _GET.format(table=_name(day)) + where
+            if command.ids:
+                for id_ in command.ids:
+                    found += self._rows(f"{get} AND id = ? ORDER BY rowid", [*values, id_])
+            else:  # they were added in this order
+                found += self._rows(f"{get} ORDER BY rowid DESC LIMIT ?", [*values, limit])
+        found.sort(key=lambda one: one.ended, reverse=not command.ids)
+        return found[: command.limit]
+
+    def _rows(self, statement: str, values: list[Any]) -> list[OutcomeRow]:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None  # the user of the connection may have set another one
+        return [sound(OutcomeRow._make(one)) for one in cursor.execute(statement, values)]
+
+    def _days(self) -> list[int]:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return [typed(int, day, "a day of outcomes") for (day,) in cursor.execute(_DAYS)]
+
+    def _table(self, day: int) -> str:
+        """The name of a day's table, which is created if it isn't there."""
+        name = _name(day)
+        add = "INSERT OR IGNORE INTO intervalq_outcome_days VALUES (?)"
+        if self._connection.execute(add, [day]).rowcount:
+            self._connection.execute(_CREATE.format(table=name))
+            self._connection.execute(_INDEX.format(table=name))
+        return name
+
+
+def _name(day: int) -> str:
+    return f"intervalq_outcomes_{day}"
