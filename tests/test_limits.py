@@ -1,4 +1,4 @@
-"""Limits beside the interval, judged as a server would that counts every window."""
+"""Limits in addition to the interval, judged as a server would that counts every window."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     due = max(clock - state.credit, state.due + settings.interval)
     if (key := keyed_on(shard.store)) is not None:
         due = max(due, key.free(state))
-    next_slot = standing.Line(state, due).next(1, ()) + state.held_total
+    next_slot = standing.NextSlots(state, due).next(1, ()) + state.held_total
     return QueueState(
         name=shown(shard.queue),
         interval=settings.interval / 1e6,

@@ -14,7 +14,7 @@ from intervalq._shard.grants import Grants
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._spec.passing import resumed
-from intervalq._spec.standing import Line
+from intervalq._spec.standing import NextSlots
 from intervalq._timing.clock import Clock
 from intervalq.errors import SlotTimeout, StoreUnavailable
 from intervalq.rules import FOREVER, Answer, Command, Inspect, Slot, State, Units
@@ -227,14 +227,14 @@ class Deadlines:
             )
         )
 
-    def _behind(self, state: State, at: int) -> Line:
+    def _behind(self, state: State, at: int) -> NextSlots:
         """The line behind the last ticket. While the queue is held, units come back to the limits."""
         free = self._free(state, at)
         if state.held_since is not None and state.settings.limits:
             is_known = 0 < state.held_until < FOREVER and not state.full
             ends = state.held_until if is_known else self._time.clock.latest(at)
             state = resumed(state, max(ends, state.held_since))
-        return Line(state, free)
+        return NextSlots(state, free)
 
     def _next_due(self, waiter: Waiter, state: State, at: int, *, another: bool = False) -> int:
         """The slot, on the queue's clock, of a job that joins the line now; `another`: of a second one."""

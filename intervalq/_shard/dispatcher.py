@@ -107,7 +107,7 @@ class Dispatcher:
         self._refuses = False
         self._looked = 0  # the end of the range for whose slot the clock was last polled
 
-    def told_to(self, asker: Asker) -> None:
+    def use_asker(self, asker: Asker) -> None:
         """Notify this asker from now on."""
         self._asker = asker
 
@@ -299,7 +299,7 @@ class Dispatcher:
         elif self._wake(self._now()) < self._line.waiting:
             self._start()
 
-    def see_to(self, waiter: Waiter) -> None:
+    def watch(self, waiter: Waiter) -> None:
         """Watch for the turn of a job that joined the line: without a task, it can't check by itself."""
         self.ready = None
         if self._grants.granted and (not self._runs or self._line.first() is waiter):

@@ -97,7 +97,7 @@ class Shard:
             is_closed=lambda: self.closed, failed=self._fail,
         )  # fmt: skip
         self.conversation.is_kept = not start
-        self.dispatcher.told_to(self.conversation)
+        self.dispatcher.use_asker(self.conversation)
         self.take_ready = self.dispatcher.take_ready
         self.closed: bool = False
         self._ends = False  # whether waiting jobs don't begin any more, either
@@ -172,7 +172,7 @@ class Shard:
                 return
         self.line.add(waiter)
         self.conversation.someone_waits()
-        self.dispatcher.see_to(waiter)
+        self.dispatcher.watch(waiter)
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a waiter that doesn't want a slot any more."""

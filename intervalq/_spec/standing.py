@@ -50,7 +50,7 @@ def binding(state: State, clock: int) -> Limit | None:
     return found
 
 
-class Line:
+class NextSlots:
     """Slots for tickets that come next, one behind the other, as `windows.fit` will find them.
 
     Args:

@@ -61,8 +61,8 @@ def limit_option(function: F) -> F:
         "limits",
         multiple=True,
         metavar="N/T",
-        help="At most N starts in any window of length T, beside the interval: 500/min; or in fixed ones: "
-        "'5000/day from utc'. Can be repeated.",
+        help="At most N starts in any window of length T, in addition to the interval: 500/min; or in fixed "
+        "ones: '5000/day from utc'. Can be repeated.",
     )(function)
 
 

@@ -257,11 +257,11 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A job that joins the queue when its slot is already granted is not noticed."""
 
-    def see_to(self: Dispatcher, waiter: Waiter) -> None:
+    def watch(self: Dispatcher, waiter: Waiter) -> None:
         del waiter
         self.ready = None
 
-    yield from instead(Dispatcher, "see_to", see_to)
+    yield from instead(Dispatcher, "watch", watch)
 
 
 @bug("cost-forgotten", "calm", 15)

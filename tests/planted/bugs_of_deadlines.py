@@ -7,7 +7,7 @@ from typing import Final
 
 from intervalq._shard.deadlines import Deadlines
 from intervalq._shard.wait_queue import Waiter
-from intervalq._spec.standing import Line
+from intervalq._spec.standing import NextSlots
 from intervalq.rules import FOREVER, State
 from planted.planting import bug, instead
 
@@ -44,8 +44,8 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """In a hold, jobs are refused as if no units came back to the limits before its end."""
 
-    def behind(self: Deadlines, state: State, at: int) -> Line:
-        return Line(state, self._free(state, at))
+    def behind(self: Deadlines, state: State, at: int) -> NextSlots:
+        return NextSlots(state, self._free(state, at))
 
     yield from instead(Deadlines, "_behind", behind)
 

@@ -1,4 +1,4 @@
-"""Limits beside the interval in rows of Postgres: cases that random commands don't reach."""
+"""Limits in addition to the interval in rows of Postgres: cases that random commands don't reach."""
 
 from __future__ import annotations
 

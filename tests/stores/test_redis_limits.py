@@ -1,4 +1,4 @@
-"""Limits beside the interval on Redis: their fields, what is refused, and the number of cells."""
+"""Limits in addition to the interval on Redis: their fields, what is refused, and the number of cells."""
 
 from __future__ import annotations
 

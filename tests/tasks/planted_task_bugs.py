@@ -204,21 +204,21 @@ def _() -> Iterator[None]:
 @bug("cancelled-unnoticed", "operators")
 def _() -> Iterator[None]:
     """Nobody ends the work on a cancelled task, or removes it."""
-    return instead(CancelledClaims, "told", lambda self, parts: None)
+    return instead(CancelledClaims, "learn", lambda self, parts: None)
 
 
 @bug("cancelled-frees-its-key", "operators")
 def _() -> Iterator[None]:
     """A cancelled task is removed before its function has ended."""
-    told = CancelledClaims.told
+    learn = CancelledClaims.learn
 
     def at_once(self: CancelledClaims, parts: Iterable[Delete]) -> None:
         new = [part for part in parts if part.id not in self.known]
-        told(self, new)
+        learn(self, new)
         for part in new:
             self._remove(part)
 
-    return instead(CancelledClaims, "told", at_once)
+    return instead(CancelledClaims, "learn", at_once)
 
 
 @bug("snooze-counts", "operators")

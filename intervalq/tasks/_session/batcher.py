@@ -274,7 +274,7 @@ class Batcher:
 
     def hand(self, worked: Worked) -> None:
         """Take over what the store has claimed on behalf of this session, or has to tell of its claims."""
-        self.cancelled.told(worked.cancelled)
+        self.cancelled.learn(worked.cancelled)
         worked = replace(worked, claimed=tuple(self._handed.news(worked.claimed, self.claims)))
         for claim in self._taken(worked, begun=False):
             if not offer(claim, self._demands):

@@ -38,7 +38,7 @@ class CancelledClaims:
         self._batcher = batcher
         self._owner = owner
 
-    def told(self, parts: Iterable[Delete]) -> None:
+    def learn(self, parts: Iterable[Delete]) -> None:
         """End the work on these tasks. The store may report a task several times."""
         for part in parts:
             if part.id in self.known:

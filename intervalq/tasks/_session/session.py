@@ -381,7 +381,7 @@ class WorkSession:
             if not beaten.alive:
                 self.lapsed()
                 return False
-            self.batcher.cancelled.told(beaten.cancelled)
+            self.batcher.cancelled.learn(beaten.cancelled)
             if beaten.lapsed:
                 self.batcher.ask_now()
             if beaten.claim_count < len(before):

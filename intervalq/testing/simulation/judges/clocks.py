@@ -12,7 +12,7 @@ AGEING: Final = 2 / 2_000
 """How fast the estimate of another clock gets worse, in seconds per second: both may be off by 500 ppm."""
 
 
-class Ways:
+class ClockKnowledge:
     """What processes can know of steps of the store's clock from their round trips."""
 
     def __init__(self, seen: Observer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from intervalq.testing.simulation.facts import ObservedJob
-from intervalq.testing.simulation.judges.clocks import Ways, blur
+from intervalq.testing.simulation.judges.clocks import ClockKnowledge, blur
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.loop import Process
@@ -43,7 +43,7 @@ def announced(seen: Observer, plan: Plan) -> Findings:
 def void(seen: Observer, plan: Plan) -> Findings:
     """A process that knows of a backward step of the store's clock uses no ticket from before it."""
     del plan
-    ways = Ways(seen)
+    ways = ClockKnowledge(seen)
     for start in seen.starts:
         process = start.job.process
         issued = seen.own[process].get(start.slot, start.at)

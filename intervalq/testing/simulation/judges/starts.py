@@ -14,7 +14,7 @@ from typing import Final
 
 from intervalq.rules import Settings
 from intervalq.testing.simulation.facts import Grant, Start
-from intervalq.testing.simulation.judges.clocks import Ways
+from intervalq.testing.simulation.judges.clocks import ClockKnowledge
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
@@ -45,7 +45,7 @@ class Starts:
     def __init__(self, seen: Observer, plan: Plan) -> None:
         self._seen = seen
         self._rate = 1 + plan.store_ppm / 1e6
-        self._ways = Ways(seen)
+        self._ways = ClockKnowledge(seen)
         lost = [Fault(at, 1 + self._beside(at)) for at in seen.losses]
         steps = [Fault(at, 1 + self._granted_before(at), by) for at, by in seen.steps]
         self._faults = sorted([*lost, *steps], key=lambda fault: fault.at)

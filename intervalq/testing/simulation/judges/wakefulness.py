@@ -8,7 +8,7 @@ from typing import Final
 from intervalq._timing.outage import OUTAGE
 from intervalq.rules import Advance
 from intervalq.testing.simulation.facts import Grant, ObservedJob
-from intervalq.testing.simulation.judges.clocks import Ways, blur
+from intervalq.testing.simulation.judges.clocks import ClockKnowledge, blur
 from intervalq.testing.simulation.judges.findings import Findings
 from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.loop import Process
@@ -211,7 +211,7 @@ def _is_disturbed(seen: Observer, grant: Grant, end: float) -> bool:
     It may learn of a step late, when its estimate of the clock has become precise enough to show it.
     """
     heard = grant.heard or grant.at
-    if Ways(seen).unseen(grant.process, heard) > 0:
+    if ClockKnowledge(seen).unseen(grant.process, heard) > 0:
         return True
     since = max((sent for sent, back in seen.exchanges[grant.process] if back < heard), default=0.0)
     return any(since <= at <= end for at in (*seen.losses, *(at for at, _ in seen.steps)))

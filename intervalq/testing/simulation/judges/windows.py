@@ -7,7 +7,7 @@ from typing import Final
 
 from intervalq import Limit
 from intervalq.testing.simulation.facts import Start
-from intervalq.testing.simulation.judges.clocks import Ways
+from intervalq.testing.simulation.judges.clocks import ClockKnowledge
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.observer import Observer
@@ -26,7 +26,7 @@ def windows(seen: Observer, plan: Plan) -> Findings:
     """
     if not plan.limits:
         return
-    ways = Ways(seen)
+    ways = ClockKnowledge(seen)
     placed = sorted([(_clock(seen, plan, start), place) for place, start in enumerate(seen.starts)])
     clock, starts = [at for at, _ in placed], [seen.starts[place] for _, place in placed]
     for limit in plan.limits:
