@@ -34,12 +34,14 @@ def warned(seen: Observer, plan: Plan) -> Findings:
             if len(given) > 1:
                 yield given[1].at, f"{process.name} warned {len(given)} times: {given[1].text}"
             if what == _LATE:
-                yield from _late(seen, planned[process.name], process, given)
+                yield from _late(seen, planned[process.name], process, given, plan.ends)
             else:
                 yield from _far(seen, process, given)
 
 
-def _late(seen: Observer, planned: PlannedProcess, process: Process, given: list[Warned]) -> Findings:
+def _late(
+    seen: Observer, planned: PlannedProcess, process: Process, given: list[Warned], ends: float
+) -> Findings:
     """Most jobs were late before the warning, and it was given if so."""
     late = _late_slots(seen, process)
     began = sorted(start.at for start in seen.starts if start.job.process is process)
@@ -51,7 +53,7 @@ def _late(seen: Observer, planned: PlannedProcess, process: Process, given: list
         )
         if not enough:
             yield warning.at, f"{process.name} warned after {len(before)} late slots: {warning.text}"
-        yield from _cause(seen, planned, warning)
+        yield from _cause(seen, planned, warning, ends)
     if not given and not any(job.came_late for job in seen.jobs):
         answers = [at for at, sent, _ in seen.told[process] if isinstance(sent, Advance)]
         score, last = 0, 0.0
@@ -90,10 +92,10 @@ def _known_late(seen: Observer, process: Process) -> list[float]:
     return found
 
 
-def _cause(seen: Observer, planned: PlannedProcess, warning: Warned) -> Findings:
+def _cause(seen: Observer, planned: PlannedProcess, warning: Warned, ends: float) -> Findings:
     """The cause that a warning names is the fault that its process had.
 
-    A process can't always tell late timers from a blocked event loop, or from an overloaded machine.
+    A process can't always tell late timers from a blocked event loop. Faults end at `ends`.
     """
     least = min(seen.tolerances.values(), default=0.0)
     is_stopped = planned.turn is not None or any(who is warning.process for _, _, who in seen.stalls)
@@ -107,6 +109,8 @@ def _cause(seen: Observer, planned: PlannedProcess, warning: Warned) -> Findings
     trips = max((back - sent for sent, back in seen.exchanges[warning.process]), default=0.0)
     if planned.lateness < least / 2 and trips < least / 2:
         yield warning.at, f"{warning.process.name} had no reason to be late: {warning.text}"
+    elif 4 * least < planned.lateness and warning.at < ends and "overloaded" in warning.text:
+        yield warning.at, f"timers are late by up to {planned.lateness:.6f} s: {warning.text}"
 
 
 def _far(seen: Observer, process: Process, given: list[Warned]) -> Findings:
