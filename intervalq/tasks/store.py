@@ -160,19 +160,17 @@ def refuse_keep(store: TaskStore, inserts: Sequence[Insert]) -> None:
         UnsupportedOperation: one of them is to be kept.
     """
     if any(insert.keep_for for insert in inserts):
-        check_keeps(store)
+        check_keeps(store, "nothing was done: omit keep=, or use SQLite")
 
 
-def check_keeps(store: TaskStore) -> None:
-    """Refuse a store that keeps no outcomes.
+def check_keeps(store: TaskStore, remedy: str = "use SQLite, and insert tasks with keep=") -> None:
+    """Refuse a store that keeps no outcomes, and say what to do instead.
 
     Raises:
         UnsupportedOperation: it is such a store.
     """
     if not isinstance(store, Keeping):
-        raise UnsupportedOperation(
-            store.url, "this store keeps no outcomes of tasks, and nothing was done: omit keep="
-        )
+        raise UnsupportedOperation(store.url, f"this store keeps no outcomes of tasks: {remedy}")
 
 
 class Position(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -20,6 +21,8 @@ from intervalq.tasks import (
     TaskFailed,
     Tasks,
 )
+from intervalq.tasks._spec.outcome import Kept, outcome
+from intervalq.tasks.rules import SECOND, Begin, Modify, Row, Session, Work
 from intervalq.tasks.sync import Tasks as BlockingTasks
 from tasks.fake_store import FakeStore, handle
 from virtual_store import BACKENDS, in_virtual_time
@@ -168,10 +171,10 @@ async def test_a_result_that_cannot_be_kept_is_a_failed_attempt(backend: str) ->
 
         @tasks.worker("q", max_attempts=1)
         async def work(task: Task) -> object:
-            return object() if task.value == "object" else "x" * 100
+            return "x" * 100 if task.value == "large" else float("nan")
 
-        ids = [await tasks.insert("q", value, keep="1h") for value in ("object", "large")]
-        await tasks.insert("q", "object")  # it isn't kept, so nobody misses its result
+        ids = [await tasks.insert("q", value, keep="1h") for value in ("nan", "large")]
+        await tasks.insert("q", "nan")  # it isn't kept, so nobody misses its result
         await tasks.run(until_empty=True)
         assert [one.state for one in await tasks.wait(ids)] == ["failed", "failed"]
         for id_, why in zip(ids, ("must be JSON", "takes 102 bytes"), strict=True):
@@ -237,3 +240,54 @@ def test_blocking_code_waits_too(tmp_path: Path) -> None:
         assert isinstance(outcome, Outcome)
         assert repr(outcome) == f"<Outcome {id_} of 'q': cancelled>"
         assert [one.id for one in tasks.outcomes("q")] == [id_]
+
+
+@in_virtual_time
+async def test_a_worker_keeps_those_whose_attempts_killed_their_processes() -> None:
+    """Nothing runs any more: the attempts are used up. Each lost attempt is listed once."""
+    store = KeepingStore()
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", keep="1h", max_attempts=1)
+        async def work(task: Task) -> None:
+            raise AssertionError
+
+        @tasks.worker("chunks", keep="1h", max_attempts=1, batch=10)
+        async def chunks(claims: list[Claim]) -> None:
+            raise AssertionError
+
+        parts = [tasks.new(queue, 1, keep=keep) for queue in ("q", "chunks") for keep in (None, "2h")]
+        await store.apply(Modify(inserts=tuple(parts)))
+        other = str(uuid4())
+        await store.apply(Begin(Session(other, "far", 7, expiry=1)))
+        claimed = await store.apply(Work(other, queues=("q", "chunks"), limit=4, begins=2))
+        assert [row.attempt for row in claimed.claimed] == [1, 1, 1, 1]
+        await anyio.sleep(1)
+        await tasks.run(until_empty=True)
+        for outcome in await tasks.wait([part.id for part in parts]):
+            assert (outcome.state, outcome.attempts) == ("failed", 1)
+            assert [(error.attempt, error.error[:14]) for error in outcome.errors] == [(1, "far:7 was lost")]
+
+
+def test_a_cancelled_task_has_no_result_although_its_function_returned_one() -> None:
+    row = Row("a", 3, "q", 0, "1", keep_for=SECOND)
+    left = [outcome(row, state, Kept(0, "5"), None, SECOND).result for state in ("done", "cancelled")]
+    assert left == ["5", ""]
+
+
+@in_virtual_time
+async def test_who_does_not_want_to_wait_still_gets_what_is_there() -> None:
+    async with handle(KeepingStore(delay=0.01)) as tasks:
+
+        @tasks.worker("q", max_attempts=1)
+        async def work(task: Task) -> object:
+            return 5 / task.value
+
+        done = await tasks.insert("q", 5, keep="1h")
+        dead = await tasks.insert("q", 0)
+        await tasks.run(until_empty=True)
+        assert await tasks.result(done, timeout=0) == 1
+        with pytest.raises(NoOutcome, match=r"is in queue 'q\.dead', and left no outcome"):
+            await tasks.result(dead)
+        with pytest.raises(InvalidOption, match="one text"):
+            await tasks.wait(done)

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue
-from intervalq.errors import InvalidOption
+from intervalq.errors import InvalidOption, TransactionConflict
 from intervalq.tasks import Claim
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
@@ -66,6 +66,32 @@ async def test_costs_are_settled_by_what_the_function_learns() -> None:
     assert len(begins) == 4
     assert begins[1] - begins[0] < 10
     assert 50 < begins[3] - begins[0] < 130
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@in_virtual_time
+async def test_a_call_that_is_repeated_after_a_conflict_has_another_slot(batch: int | None) -> None:
+    begins: list[float] = []
+    pace = paced(interval=1, limits=["1000 tokens/min"])
+    async with handle(FakeStore()) as tasks:
+
+        async def work(given: Any) -> int:
+            claim = given[0] if batch else given
+            begins.append(anyio.current_time())
+            claim.slot.settle(tokens=5)
+            if len(begins) == 1:
+                raise TransactionConflict("fake", "it met another")
+            return 5  # a chunk may return something, too
+
+        options: dict[str, Any] = {"batch": batch} if batch else {}
+        register: Any = tasks.worker("q", queue=pace, cost={"tokens": 9}, max_attempts=1, **options)
+        register(work)
+        await tasks.insert("q", 1)
+        await tasks.run(until_empty=True)
+        assert tasks._outcomes == {"done": 1}
+    await pace.close()
+    assert len(begins) == 2
+    assert begins[1] - begins[0] > 0.9
 
 
 @in_virtual_time

@@ -150,6 +150,25 @@ async def test_wrong_return_values_are_failures_that_say_so(backend: str, what: 
 
 
 @in_virtual_time
+async def test_changes_where_they_would_be_overlooked_are_refused() -> None:
+    """In a generator, a coroutine that nobody awaited, or in the midst of other values."""
+    store = FakeStore()
+    async with handle(store) as tasks:
+        new = tasks.new("results", 1)
+
+        @tasks.worker("q", max_attempts=1)
+        async def work(task: Task) -> object:
+            results = {"many": (new for _ in range(2)), "in a dict": {"a": new}, "in a list": [[new]]}
+            return results[task.value]
+
+        for what in ("many", "in a dict", "in a list"):
+            await tasks.insert("q", what)
+        await tasks.run(until_empty=True)
+        assert await store.sizes() == {"q.dead": 3}
+        assert all("a worker's function returned" in row.error for row in await store.rows())
+
+
+@in_virtual_time
 async def test_changes_of_a_function_that_settled_its_claim_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -57,7 +57,9 @@ class Ended(Operations):
             rows = await self._apply(Outcomes(queue=name, state=state, limit=most))
             return [Outcome(row, self._form) for row in rows]
         found = [
-            one for one in await self._of(ids) if name in (None, one.queue) and state in (None, one.state)
+            one
+            for one in await self._of(_several(ids))
+            if name in (None, one.queue) and state in (None, one.state)
         ]
         found.sort(key=lambda one: one.ended, reverse=True)
         return found[:most]
@@ -94,30 +96,29 @@ class Ended(Operations):
         Raises:
             NoOutcome, TimeoutError, UnsupportedOperation, StoreError: as for `result`.
         """
-        asked = list(ids)
+        asked = _several(ids)
         seconds = wait_of(timeout)
         check_keeps(self._here())
-        found: dict[str, Outcome] = {}
+        found = await self._ended(list(dict.fromkeys(asked)))  # also if there is no time to wait
         pause = _FIRST_POLL
         with anyio.fail_after(math.inf if seconds is None else seconds):
-            while True:
-                left = [id_ for id_ in dict.fromkeys(asked) if id_ not in found]
-                for first in range(0, len(left), MAX_ROWS):
-                    found |= await self._ended(left[first : first + MAX_ROWS])
-                if len(found) == len(set(asked)):
-                    return [found[id_] for id_ in asked]
+            while len(found) < len(set(asked)):
                 await anyio.sleep(pause)
                 pause = min(1.5 * pause, _LAST_POLL)
+                found |= await self._ended([id_ for id_ in dict.fromkeys(asked) if id_ not in found])
+        return [found[id_] for id_ in asked]
 
     async def _ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
         """The last outcomes of those tasks that have ended. They left them in the step of their end."""
-        rows = await self._apply(Select(ids=tuple(ids), values=False))
-        there = {row.id for row in rows if not is_dead(row.queue)}
-        gone = [id_ for id_ in ids if id_ not in there]
+        queues: dict[str, str] = {}
+        for first in range(0, len(ids), MAX_ROWS):
+            asked = Select(ids=tuple(ids[first : first + MAX_ROWS]), values=False)
+            queues |= {row.id: row.queue for row in await self._apply(asked)}
+        gone = [id_ for id_ in ids if id_ not in queues or is_dead(queues[id_])]
         found = {outcome.id: outcome for outcome in await self._of(gone)}
         for id_ in gone:
             if id_ not in found:
-                raise NoOutcome(id_)
+                raise NoOutcome(id_, queues.get(id_))
         return found
 
     async def _of(self, ids: Sequence[str]) -> list[Outcome]:
@@ -126,3 +127,9 @@ class Ended(Operations):
             for first in range(0, len(ids), MAX_ROWS)
             for row in await self._apply(Outcomes(ids=tuple(ids[first : first + MAX_ROWS])))
         ]
+
+
+def _several(ids: Iterable[str]) -> list[str]:
+    if isinstance(ids, str):
+        raise InvalidOption(f"ids={short(ids)} is one text: give a list of ids, or use result() for one task")
+    return list(ids)

@@ -145,12 +145,14 @@ class TaskCancelled(IntervalqError):
 class NoOutcome(IntervalqError):
     """There is neither such a task nor its outcome: it wasn't kept, isn't kept any more, or never existed."""
 
-    def __init__(self, id: str) -> None:  # noqa: A002 - as the task calls it
+    def __init__(self, id: str, dead_in: str | None = None) -> None:  # noqa: A002 - as the task calls it
         self.id = id
-        super().__init__(
-            f"the store has neither a task {short(id)} nor its outcome: insert tasks with keep=, and ask "
-            "before that time is over"
+        what = (
+            f"the store has neither a task {short(id)} nor its outcome"
+            if dead_in is None
+            else f"task {short(id)} is in queue {dead_in!r}, and left no outcome"
         )
+        super().__init__(f"{what}: insert tasks with keep=, and ask before that time is over")
 
 
 for _public in (FailedAttempt, Outcome, TaskFailed, TaskCancelled, NoOutcome):

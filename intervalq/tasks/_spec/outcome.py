@@ -61,7 +61,7 @@ def outcome(row: Row, state: str, kept: Kept | None, session: Session | None, no
         key=row.key,
         state=state,
         json=row.json,
-        result="" if kept is None else kept.result,
+        result="" if kept is None or state != DONE else kept.result,
         attempts=row.attempt + (state == DONE and not row.begun),
         errors=errors_of(row),
         created=row.created,

@@ -89,7 +89,8 @@ def changed(row: Row, change: Change, now: int) -> Row:
     keep_for, errors = row.keep_for, row.errors
     if change.kept is not None and not keep_for:
         keep_for, errors = change.kept.keep_for, errors_of(row)
-    if keep_for and change.error and row.session is not None and not keep:
+    # Of attempts that killed their workers, the errors are there already.
+    if keep_for and change.error and attempt > row.attempt - row.begun and row.session and not keep:
         errors = with_error(errors, change.error, attempt, now)
     return row._replace(
         version=row.version + 1,

@@ -84,14 +84,14 @@ class Calls(Generic[A]):
             scope.cancel()
 
     async def again(self, given: A) -> Any:  # noqa: ANN401 - as above
-        """Run a function again after its transaction conflicted with another one."""
+        """Run a function again, in another slot, after its transaction conflicted with another one."""
         for attempt in range(1, _CONFLICTS):
             await anyio.sleep(backoff(attempt, 0.01))
             try:
-                return await self._call(given)
+                return await self.begin(given)
             except TransactionConflict:
                 pass
-        return await self._call(given)
+        return await self.begin(given)
 
     async def _timed(self, given: A) -> Any:  # noqa: ANN401 - as above
         with anyio.fail_after(self._job.timeout):

@@ -26,7 +26,7 @@ from intervalq.tasks._session.commit import ack_with
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._worker.calls import Calls, NoSlotError
 from intervalq.tasks._worker.intake import Intake
-from intervalq.tasks._worker.job import changes_of
+from intervalq.tasks._worker.job import changes_of, has_changes
 from intervalq.tasks._worker.outcomes import NO_SLOT, Outcomes
 from intervalq.tasks._worker.suspects import run_suspect
 
@@ -193,7 +193,7 @@ class Chunks:
         self._arrived(chunk)
         if self._intake.stopping or any(self._session.is_in_doubt(claim) for claim in chunk.claims):
             return False
-        begins = self._begins(chunk)
+        begins = chunk.begun is not None or self._begins(chunk)  # it may be called again
         for claim in chunk.claims:
             claim._slot = slot
         return begins
@@ -243,7 +243,7 @@ class Chunks:
         Returned changes may be those of a task that somebody else does by now. Then none of them are made.
         """
         left = chunk.open()
-        if result is None:
+        if result is None or not has_changes(result):
             self._batcher.all_done(left)
         elif chunk.lost:
             self._give_back(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Final
 
 from intervalq.errors import DependencyError, InvalidOption
@@ -17,7 +18,7 @@ Result = None | Insert | Change | Delete | Depend | Sequence[Insert | Change | D
 Work = Callable[[Claim], Any]
 ChunkWork = Callable[[list[Claim]], Any]
 _CHANGES: Final = (Insert, Change, Delete, Depend)
-_NO_CHANGES: Final = {dict, str, int, float, bool}
+_PLAIN: Final = (str, int, float, NoneType)
 Refused = Callable[[Claim, DependencyError], Any]
 ChunkRefused = Callable[[list[Claim], DependencyError], Any]
 
@@ -61,12 +62,17 @@ def check_function(function: Callable[..., Any]) -> None:
 
 
 def has_changes(result: Any) -> bool:  # noqa: ANN401 - of any function
-    """Whether a function's result is changes to make, instead of the result to keep."""
-    if type(result) in _NO_CHANGES:
-        return False
-    if isinstance(result, _CHANGES):
+    """Whether a function's result is no JSON value: changes to make, or what `changes_of` refuses.
+
+    Changes in the midst of other values, or in a generator, would be lost without a word.
+    """
+    if isinstance(result, _CHANGES):  # some of them are tuples
         return True
-    return isinstance(result, list | tuple) and any(isinstance(part, _CHANGES) for part in result)
+    if isinstance(result, dict):
+        return any(map(has_changes, result.values()))
+    if isinstance(result, list | tuple):
+        return any(map(has_changes, result))
+    return not isinstance(result, _PLAIN)
 
 
 def changes_of(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # noqa: ANN401 - checked here
@@ -77,7 +83,7 @@ def changes_of(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # n
     for part in parts:
         if not isinstance(part, Insert | Change | Delete | Depend):
             raise InvalidOption(
-                f"a worker's function returned a {type(part).__name__}: return None, or changes such as "
-                "tasks.new(...) to be made together with the acknowledgement"
+                f"a worker's function returned a {type(part).__name__}: return None, a JSON value, or "
+                "changes such as tasks.new(...) in a list, to be made together with the acknowledgement"
             )
     return parts

@@ -48,6 +48,7 @@ class Outcomes:
         if too_often is None:
             return False
         self.counts["dead"] += 1
+        claim._keep_for = claim._keep_for or self._job.keep_for
         log.error(
             "task %s of queue %r is dead: %s", plain(claim.id), claim.queue, plain(too_often.error or "")
         )

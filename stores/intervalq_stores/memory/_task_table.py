@@ -256,7 +256,7 @@ class MemoryTable:
             days = self._outcomes_of.values()
             found = [one for id_ in dict.fromkeys(command.ids) for of in days for one in of.get(id_, ())]
         else:
-            found = [one for day in self._outcomes.values() for one in day]
+            found = [one for day in self._outcomes.values() for one in reversed(day)]
         found = [
             one
             for one in found

@@ -97,7 +97,7 @@ class OutcomeTables:
         for day in self._days():
             get = _GET.format(table=_name(day)) + where
             if command.ids:
-                for id_ in command.ids:
+                for id_ in dict.fromkeys(command.ids):
                     found += self._rows(f"{get} AND id = ? ORDER BY rowid", [*values, id_])
             else:  # they were added in this order
                 found += self._rows(f"{get} ORDER BY rowid DESC LIMIT ?", [*values, limit])
