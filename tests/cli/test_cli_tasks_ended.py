@@ -34,6 +34,8 @@ def test_outcomes_are_listed_and_shown(tasks: Callable[..., Any]) -> None:
     assert "ValueError: no\\n2" in failed
     assert tasks("list", "--cancelled").stdout == f"no cancelled tasks in {tasks.url}\n"  # type: ignore[attr-defined]
 
+    assert "give only one of" in tasks("list", "--done", "--failed", code=2).stderr
+
     shown = tasks("show", done["id"]).stdout
     for line in ("state  done", "attempt 1  failed 20", '"of": 1', "kept until  20", f"by  {done['host']}:"):
         assert line in shown, shown

@@ -75,7 +75,7 @@ async def test_who_waits_has_the_result_soon_after_the_end(backend: str) -> None
         began = anyio.current_time()
         assert await tasks.result(ids[1]) == 3
         assert 3 <= anyio.current_time() - began < 4.2
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=rf"task {ids[0]} did not end within 1 s"):
             await tasks.wait(ids, timeout=1)
         outcomes = await tasks.wait([*ids, ids[0]])
         assert [outcome.value for outcome in outcomes] == [20, 3, 0, 20]

@@ -115,21 +115,33 @@ def none_found(what: str, store: str | None) -> str:
 
 @click.command("list", epilog=examples("intervalq tasks list mails", "intervalq tasks list --limit 5 --json"))
 @click.argument("queue", required=False)
-@click.option("--done", "state", flag_value=DONE, help="List kept tasks that are done, the last one first.")
-@click.option("--failed", "state", flag_value=FAILED, help="The same of tasks that failed.")
-@click.option("--cancelled", "state", flag_value=CANCELLED, help="The same of tasks that were cancelled.")
+@click.option("--done", is_flag=True, help="List kept tasks that are done, the last one first.")
+@click.option("--failed", is_flag=True, help="The same of tasks that failed.")
+@click.option("--cancelled", is_flag=True, help="The same of tasks that were cancelled.")
 @limit_option
 @tasks_store_option
 @json_option
-def list_(queue: str | None, state: str | None, limit: int, store: str | None, *, as_json_: bool) -> None:
+def list_(
+    queue: str | None,
+    limit: int,
+    store: str | None,
+    *,
+    done: bool,
+    failed: bool,
+    cancelled: bool,
+    as_json_: bool,
+) -> None:
     """List the tasks of a queue, or of all queues.
 
     Tasks are sorted by time. With --json, each task is one line, and times are seconds since 1970 on the
     store's clock. Tasks that have ended are only known if they were inserted with --keep, or their worker
     keeps them.
     """
-    if state is not None:
-        _list_ended(queue, state, limit, store, as_json_=as_json_)
+    states = [state for state, given in ((DONE, done), (FAILED, failed), (CANCELLED, cancelled)) if given]
+    if len(states) > 1:
+        raise click.UsageError("give only one of --done, --failed and --cancelled")
+    if states:
+        _list_ended(queue, states[0], limit, store, as_json_=as_json_)
         return
     found = on_tasks(store, lambda handle: handle.tasks(queue, limit=limit))
     if as_json_:

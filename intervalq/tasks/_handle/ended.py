@@ -9,7 +9,7 @@ from typing import Any, Final
 import anyio
 
 from intervalq._queue.options import Duration, wait_of, whole
-from intervalq.errors import InvalidOption, short
+from intervalq.errors import InvalidOption, plain, short
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._handle.operations import Operations
 from intervalq.tasks._handle.outcome import NoOutcome, Outcome, TaskCancelled, TaskFailed
@@ -101,11 +101,18 @@ class Ended(Operations):
         check_keeps(self._here())
         found = await self._ended(list(dict.fromkeys(asked)))  # also if there is no time to wait
         pause = _FIRST_POLL
-        with anyio.fail_after(math.inf if seconds is None else seconds):
+        with anyio.move_on_after(math.inf if seconds is None else seconds):
             while len(found) < len(set(asked)):
                 await anyio.sleep(pause)
                 pause = min(1.5 * pause, _LAST_POLL)
                 found |= await self._ended([id_ for id_ in dict.fromkeys(asked) if id_ not in found])
+        left = [id_ for id_ in dict.fromkeys(asked) if id_ not in found]
+        if left:
+            many = f", and {len(left) - 1} others" if len(left) > 1 else ""
+            raise TimeoutError(
+                f"task {plain(left[0])}{many} did not end within {seconds:g} s: see `intervalq tasks show`, "
+                "and whether a worker runs for its queue"
+            )
         return [found[id_] for id_ in asked]
 
     async def _ended(self, ids: Sequence[str]) -> dict[str, Outcome]:

@@ -127,8 +127,8 @@ class TaskFailed(IntervalqError):
         self.outcome = outcome
         error = outcome.errors[-1].error if outcome.errors else "no error was kept"
         super().__init__(
-            f"task {plain(outcome.id)} of queue {outcome.queue!r} failed after {outcome.attempts} attempts: "
-            f"{plain(error)}. `intervalq tasks retry` tries it again"
+            f"task {plain(outcome.id)} of queue {outcome.queue!r} failed in attempt {outcome.attempts}: "
+            f"{plain(error)}. `intervalq tasks retry {plain(outcome.id)}` tries it again"
         )
 
 
@@ -152,7 +152,7 @@ class NoOutcome(IntervalqError):
             if dead_in is None
             else f"task {short(id)} is in queue {dead_in!r}, and left no outcome"
         )
-        super().__init__(f"{what}: insert tasks with keep=, and ask before that time is over")
+        super().__init__(f"{what}: insert tasks with keep=, and ask the same store, before that time is over")
 
 
 for _public in (FailedAttempt, Outcome, TaskFailed, TaskCancelled, NoOutcome):

@@ -83,7 +83,7 @@ def changes_of(result: Any) -> Sequence[Insert | Change | Delete | Depend]:  # n
     for part in parts:
         if not isinstance(part, Insert | Change | Delete | Depend):
             raise InvalidOption(
-                f"a worker's function returned a {type(part).__name__}: return None, a JSON value, or "
+                f"a worker's function returned {type(part).__name__}: return None, a JSON value, or "
                 "changes such as tasks.new(...) in a list, to be made together with the acknowledgement"
             )
     return parts
