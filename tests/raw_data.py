@@ -51,7 +51,11 @@ def of_server(server: Server) -> bytes:
 
 
 def _files(folder: Path) -> bytes:
-    return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+    while True:
+        try:
+            return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+        except FileNotFoundError:  # SQLite has just moved its log into the database
+            continue
 
 
 def _text(value: object) -> str:

@@ -42,7 +42,7 @@ def _() -> Iterator[None]:
     yield from instead(StoreClock, "learn", learn)
 
 
-@bug("drift-ignored", "drift", 4)
+@bug("drift-ignored", "drift", 5)
 def _() -> Iterator[None]:
     """A shard believes that its estimate of the store's clock stays as good for ever."""
     low_high = property(lambda self: (self._low, self._high))
@@ -91,7 +91,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_take", take)
 
 
-@bug("granted-given-back", "interrupted", 52)
+@bug("granted-given-back", "interrupted", 62)
 def _() -> Iterator[None]:
     """A slot that was granted, and is asked about again too late, is given to others."""
 

@@ -154,7 +154,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_set_back_for", set_back_for)
 
 
-@bug("late-before-it-came", "taken", 101)
+@bug("late-before-it-came", "taken", 13)
 def _() -> Iterator[None]:
     """A slot that has not come yet is granted late, because it will soon be over."""
 
@@ -186,7 +186,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_heal", heal)
 
 
-@bug("copy-granted-late", "interrupted", 17)
+@bug("copy-granted-late", "interrupted", 24)
 def _() -> Iterator[None]:
     """A delayed copy of a question is granted late as well."""
 

@@ -64,7 +64,7 @@ def _() -> Iterator[None]:
     yield from instead(WaitQueue, "add", add)
 
 
-@bug("cancelled-counts", "calm", 2)
+@bug("cancelled-counts", "calm", 10)
 def _() -> Iterator[None]:
     """A job that is cancelled while it waits counts as waiting from then on."""
 
@@ -86,7 +86,7 @@ def _() -> Iterator[None]:
     yield from instead(GrantRange, "follows", follows)
 
 
-@bug("old-reading", "stepped", 64)
+@bug("old-reading", "stepped", 168)
 def _() -> Iterator[None]:
     """After a step of the store's clock, the earlier estimate is used for one more answer."""
     kept: set[int] = set()
