@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from heapq import merge
 from itertools import chain, islice, takewhile
 from typing import Final
 
@@ -212,9 +213,9 @@ class Deadlines:
         return own if key is None else max(own, key.free(state))
 
     def _coming(self, state: State) -> Iterator[Slot]:
-        """All slots in which jobs may still begin."""
+        """All slots in which jobs may still begin; one to be granted again may come before granted ones."""
         granted = chain.from_iterable(self._grants.granted)
-        return chain(granted, islice(self._grants.tickets, self._void(state), None))
+        return merge(granted, islice(self._grants.tickets, self._void(state), None))
 
     def _void(self, state: State) -> int:
         """How many tickets, from the first, were revoked: they are dropped with the next request."""
