@@ -135,14 +135,13 @@ PLANTED: Final[dict[str, Planted]] = {
     ),
     "old-rate": _simulated("old-rate", "rates", shards=2, changes=1),
     "dead-waited-for": _simulated("dead-waited-for", "crashes", shards=2, tickets=4, reclaims=0, crashes=1),
-    "gap-ignored": _simulated("gap-ignored", "late", copies=0),
-    "late-for-nothing": _simulated("late-for-nothing", "late", copies=0),
-    "new-at-once": _simulated("new-at-once", "late", copies=0),
+    "gap-ignored": _simulated("gap-ignored", "late"),
+    "late-for-nothing": _simulated("late-for-nothing", "late"),
+    "new-at-once": _simulated("new-at-once", "late"),
     "earlier-not-dead": Planted(
         "Tickets before one that was granted late may still be granted, behind it.",
         "late",
         rules=_earlier_not_dead,
-        changes={"copies": 0},
     ),
     "freed-twice": Planted(
         "A slot that is given back twice, as its shard heard no answer, frees the one before it as well.",

@@ -184,8 +184,17 @@ SCOPES: Final[dict[str, Scope]] = _scopes(
     ),
     Scope(
         name="late",
-        about="2 shards, 3 tickets; slots are granted late, 1 request that arrives late or twice",
+        about="2 shards, 3 tickets; slots are granted late",
         shards=2,
+        reaches=(2,),
+        notices=(1,),
+        late=True,
+    ),
+    Scope(
+        name="late-copies",
+        about="2 shards, 2 tickets; slots are granted late, 1 request that arrives late or twice",
+        shards=2,
+        tickets=2,
         reaches=(2,),
         notices=(1,),
         copies=1,
