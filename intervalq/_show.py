@@ -63,7 +63,10 @@ def can_redraw(stream: TextIO) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that never interprets markup or emoji; without a terminal, it writes plain text and cuts nothing."""
+    """A console that never interprets markup or emoji.
+
+    Without a terminal, it writes plain text and cuts nothing.
+    """
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands don't need it
 
     made = Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -139,8 +139,8 @@ class Options:
                 )
         if taken[STARTS] > 1 and self.limits and self.interval == _NO_PACE and not self._limits_starts:
             raise InvalidOption(
-                f"cost={short(cost)} counts starts, which this queue doesn't limit: give the cost in units of "
-                f"its limits ({', '.join(map(text, self.limits))}), or the queue a rate or a limit of starts"
+                f"cost={short(cost)} counts starts, which this queue doesn't limit: give it in units of its "
+                f"limits ({', '.join(map(text, self.limits))}), or the queue a rate or a limit of starts"
             )
         check_cost(self.interval, taken[STARTS])
         if not isinstance(cost, Mapping):
