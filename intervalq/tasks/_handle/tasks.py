@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ from anyio import lowlevel
 from intervalq._queue.options import Duration, wait_of, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
+from intervalq.errors import InvalidOption
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.task import Claim, Task
 from intervalq.tasks._handle.ended import Ended
@@ -29,7 +31,7 @@ from intervalq.tasks.rules import (
     Insert,
     Modify,
 )
-from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore, checked_task_store, refuse_keep
+from intervalq.tasks.store import MAX_ROWS, Isolation, Ranging, TaskStore, checked_task_store, refuse_keep
 
 log: Final = logging.getLogger("intervalq")
 
@@ -294,6 +296,32 @@ class Tasks(Ended):
         """Claim a task that is ready now; None: there is none. Args as for `claim`."""
         claims = await self._claims(queues, 1, lease, once=True)
         return claims[0] if claims else None
+
+    def commit(
+        self, *claims: Claim, isolation: Isolation = "read committed"
+    ) -> AbstractAsyncContextManager[Any]:
+        """Write results in a transaction of the store's database; at its end all the tasks are removed.
+
+        For one claim, see `Claim.commit`. Results and removals are committed together or not at all: if one
+        of the claims was lost, nothing is written, and the others are still claimed (`claim.open`).
+
+        Args:
+            claims: up to 1,000 claims of this handle, for example those of a chunk.
+            isolation: as for `Claim.commit`.
+
+        Raises:
+            InvalidOption: there are none or too many claims, or they are of several handles or consumers.
+            ClaimLost, TransactionConflict, UnsupportedOperation: as for `Claim.commit`.
+        """
+        given = tuple(dict.fromkeys(claims))
+        holders = {id(claim._session): claim._session for claim in given}
+        if len(holders) != 1 or len(given) > MAX_ROWS:
+            raise InvalidOption(
+                f"commit takes 1 to {MAX_ROWS} claims of one handle and pull consumer, "
+                f"not {len(given)} of {len(holders)}"
+            )
+        (holder,) = holders.values()
+        return holder.commit(given, isolation)
 
     def pull(
         self, *queues: str, name: str, max_waiting: int = 512, max_ack_pending: int | None = 1000
