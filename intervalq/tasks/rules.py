@@ -168,6 +168,7 @@ def _insert(table: Table, insert: Insert, now: int) -> Row:
         dedupe_for=insert.dedupe_for,
         priority=insert.priority,
         keep_for=insert.keep_for,
+        per_key=insert.per_key,
         errors=with_error("", insert.error, insert.attempt, now) if insert.keep_for and insert.error else "",
     )
     if insert.dedupe is not None:
@@ -218,19 +219,28 @@ def _as_it_is(table: Table, row: Row) -> Row:
 
 
 def _last_in_line(table: Table, row: Row) -> Row:
-    ends = table.ends_of_key(row.queue, cast("str", row.key))
-    return row._replace(place=ends[1].place + 1 if ends else 1, waiting=ends is not None)
+    """A task as the last one of its key, whose `per_key` is in force from now on."""
+    key = cast("str", row.key)
+    ends = table.ends_of_key(row.queue, key)
+    if ends is None:
+        return row._replace(place=1, waiting=False)
+    is_full = row.per_key == 1 or table.count_of_key(row.queue, key, row.per_key) >= row.per_key
+    return row._replace(place=ends[1].place + 1, waiting=is_full or ends[1].waiting)
 
 
 def _feed(table: Table, gone: Row, now: int) -> None:
-    """Make the next task of a key claimable, now that the first is gone.
+    """Make the next task of a key claimable, now that one of the first is gone.
 
     It is behind the first tasks of all other keys that were ready by now: keys take turns, whatever their
-    backlogs.
+    backlogs. If more tasks of the key may run at a time since later ones came, it is several.
     """
-    ends = table.ends_of_key(gone.queue, cast("str", gone.key))
-    if ends is not None and ends[0].waiting:
-        table.put([ends[0]._replace(waiting=False, at=max(ends[0].at, now))])
+    key = cast("str", gone.key)
+    ends = table.ends_of_key(gone.queue, key)
+    if ends is None or not ends[1].waiting:
+        return
+    first = ends[1].per_key
+    fed = table.next_of_key(gone.queue, key, first) if first > 1 else [ends[0]] if ends[0].waiting else []
+    table.put([row._replace(waiting=False, at=max(row.at, now)) for row in fed])
 
 
 # --- cancel ------------------------------------------------------------------------------------------

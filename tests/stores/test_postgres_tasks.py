@@ -40,6 +40,7 @@ def anyio_backend() -> str:
 
 class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite):
     keeps_outcomes = False
+    shares_keys = False
 
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:
@@ -48,6 +49,7 @@ class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, 
 
 class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
     keeps_outcomes = False
+    shares_keys = False
     left_out = (WakingTaskSuite,)  # no wake-up comes through a pooler
 
     @pytest.fixture

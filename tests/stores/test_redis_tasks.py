@@ -42,6 +42,7 @@ def anyio_backend() -> str:
 
 class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
     keeps_outcomes = False
+    shares_keys = False
 
     @pytest.fixture
     def store_url(self, redis_url: str) -> str:
@@ -50,6 +51,7 @@ class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
 
 class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
     keeps_outcomes = False
+    shares_keys = False
     steps = 15  # the scripts are the same
 
     @pytest.fixture
@@ -59,6 +61,7 @@ class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
 
 class TestTasksOnACluster(TaskSuite, WakingTaskSuite):
     keeps_outcomes = False
+    shares_keys = False
     steps = 15
 
     @pytest.fixture

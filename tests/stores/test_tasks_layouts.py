@@ -95,14 +95,14 @@ def layout(request: pytest.FixtureRequest) -> int:
     return layout
 
 
-OLDER: Final = (("postgres", 3), ("sqlite", 4), ("redis", 3))
+OLDER: Final = (("postgres", 3), ("sqlite", 5), ("redis", 3))
 """The last layout before the present one."""
 on_all: Final = pytest.mark.parametrize(
     ("url", "layout"),
     [(name, layout) for name, last in OLDER for layout in range(1, last + 1)],
     indirect=["url"],
 )
-on_sqlite: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4])
+on_sqlite: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4, 5])
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from intervalq.tasks.rules import (
     Insert,
     Modify,
 )
-from intervalq.tasks.store import MAX_ROWS, Isolation, Ranging, TaskStore, checked_task_store, refuse_keep
+from intervalq.tasks.store import MAX_ROWS, Isolation, Ranging, TaskStore, checked_task_store, refuse_inserts
 
 log: Final = logging.getLogger("intervalq")
 
@@ -107,6 +107,7 @@ class Tasks(Ended):
         skip: bool = False,
         priority: int = 0,
         keep: Duration | None = None,
+        concurrency_per_key: int = 1,
     ) -> Insert:
         """A task to be inserted by `modify`, or with an acknowledgement.
 
@@ -114,13 +115,15 @@ class Tasks(Ended):
             queue: the queue of the task; a queue exists while it has tasks.
             value: any JSON value.
             id: an id of your own, up to 128 characters. None: a new UUID.
-            key: tasks of one queue with the same key run one after the other, in order of insertion.
+            key: tasks of one queue with the same key run one after the other, in order of insertion; see
+                `concurrency_per_key`.
             at: not before this time: seconds since 1970, or a datetime with a time zone. None: now.
             delay: instead of `at`, a duration from now.
             dedupe_key: nothing is inserted while this queue has a task with the same dedupe key, and for
                 `dedupe_for` after that.
             dedupe_for: see `dedupe_key`; the default of five minutes covers callers that retry.
-            inbox: with a key: how many tasks of it may wait behind the first; beyond that, `InboxFull`.
+            inbox: with a key: how many tasks of it may wait behind those that may run; beyond that,
+                `InboxFull`.
             replace: with a key: replace its tasks that nobody has claimed.
             skip: with an id: insert nothing if the id exists, instead of refusing everything.
             priority: tasks of a higher one are claimed first, from -9 to 9: each step counts as if the task
@@ -129,13 +132,17 @@ class Tasks(Ended):
             keep: how long its outcome is kept after its end, from a second to 400 days, see `outcomes`. None:
                 as its worker says, by default not at all, because each outcome takes time and room. With it,
                 `insert` and `modify` raise UnsupportedOperation on stores that keep no outcomes.
+            concurrency_per_key: with a key: how many of its tasks may run at a time, 1 to 1,000; they begin
+                in the order of their insertion. That of the key's last task applies to all of them. Above 1,
+                `insert` and `modify` raise UnsupportedOperation on stores other than memory and SQLite.
 
         Raises:
             InvalidName, InvalidTask, InvalidInterval, InvalidOption.
         """
         return _values.insert(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
-            inbox=inbox, replace=replace, skip=skip, priority=priority, keep=keep, form=self._form,
+            inbox=inbox, replace=replace, skip=skip, priority=priority, keep=keep,
+            concurrency_per_key=concurrency_per_key, form=self._form,
         )  # fmt: skip
 
     async def insert(
@@ -154,6 +161,7 @@ class Tasks(Ended):
         skip: bool = False,
         priority: int = 0,
         keep: Duration | None = None,
+        concurrency_per_key: int = 1,
         connection: Any = None,  # noqa: ANN401 - of the store's driver
     ) -> str:
         """Insert a task, and return its id; with `dedupe_key` or `skip`, that of the existing task, if any.
@@ -169,6 +177,7 @@ class Tasks(Ended):
         part = self.new(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
             inbox=inbox, replace=replace, skip=skip, priority=priority, keep=keep,
+            concurrency_per_key=concurrency_per_key,
         )  # fmt: skip
         modified = await self.modify(part, connection=connection)
         return dict(modified.existing).get(part.id, part.id)
@@ -245,7 +254,7 @@ class Tasks(Ended):
             UnsupportedOperation: a checkpoint on NATS.
             StoreError.
         """
-        refuse_keep(self._here(), [part for part in parts if isinstance(part, Insert)])
+        refuse_inserts(self._here(), [part for part in parts if isinstance(part, Insert)])
         session, claims = self._claims_among(parts)
         parts = await checkpoints(parts, claims, connection) if claims else parts
         modified = await self._apply(modification(parts, session), connection)

@@ -20,7 +20,7 @@ from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._session.ports import OwnSession
 from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select, Work
-from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional, refuse_keep
+from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional, refuse_inserts
 
 
 async def ack_with(
@@ -31,7 +31,7 @@ async def ack_with(
         refuse_plain(claim, "changes in the step of its acknowledgement")
         await session.renewed(claim)
     command = _settlement(claims, changes)
-    refuse_keep(session.store, command.inserts)
+    refuse_inserts(session.store, command.inserts)
     for claim in claims:
         claim.open = False  # nobody else may settle it in the meantime
     try:

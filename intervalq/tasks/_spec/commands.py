@@ -47,6 +47,8 @@ class Insert(NamedTuple):
     priority: int = 0
     keep_for: int = 0
     """See `Row.keep_for`."""
+    per_key: int = 1
+    """With a key: how many of its tasks may be claimed at a time. See `Row.per_key`."""
 
 
 @dataclass(frozen=True, slots=True)

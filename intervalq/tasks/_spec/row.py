@@ -57,6 +57,8 @@ class Row(NamedTuple):
     """How long its outcome is kept after its end, in microseconds; 0: as the session says that ends it."""
     errors: str = ""
     """The errors of its attempts since it has `keep_for`. See `_spec.outcome.with_error`."""
+    per_key: int = 1
+    """How many tasks of its key may be claimed at a time, as long as it is the last one of the key."""
 
     @property
     def ready(self) -> int | None:

@@ -39,6 +39,8 @@ _KEYS = ("k", "K", "a key, ü")
 _SPANS = (0, 1, 2, 10, 50)
 _PROGRESS = ("", '{"p":0.5}', '{"n":"ü"}')
 _KEEPS = (0, 0, 0, 10, DAY)
+_PER_KEY = ((1,), (1,), (2, 3), (1, 1, 2, 3))
+"""Those of the tasks of a sequence."""
 _PRIORITIES = ((0,), (0, 0, 1, -1), (-9, -2, -1, 0, 0, 1, 2, 9))
 """Those of the tasks of a sequence."""
 
@@ -51,9 +53,15 @@ class TaskCommandSource:
     """
 
     def __init__(
-        self, seed: int, word: str, *, keeps: bool = True, start: int = 1_000_000_000 * SECOND
+        self,
+        seed: int,
+        word: str,
+        *,
+        keeps: bool = True,
+        shares: bool = True,
+        start: int = 1_000_000_000 * SECOND,
     ) -> None:
-        """Begin. `keeps`: some tasks are to leave outcomes."""
+        """Begin. `keeps`: some tasks are to leave outcomes. `shares`: several of a key may run at a time."""
         self.random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
         self.dead = f"{word}-a.dead"
@@ -62,6 +70,7 @@ class TaskCommandSource:
         self.sessions = tuple(f"{word}-s{number}" for number in range(4))
         self._priorities = self.random.choice(_PRIORITIES)
         self._keeps = keeps
+        self._per_key = self.random.choice(_PER_KEY) if shares else (1,)
         self._number = 0
         self._gone: list[str] = []
 
@@ -157,6 +166,7 @@ class TaskCommandSource:
             replace=key is not None and self.random.random() < 0.2,
             priority=self.random.choice(self._priorities),
             keep_for=self.random.choice(_KEEPS) if self._keeps else 0,
+            per_key=1 if key is None or self._per_key == (1,) else self.random.choice(self._per_key),
         )
 
     def _kept(self) -> Kept | None:

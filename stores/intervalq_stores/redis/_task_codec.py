@@ -86,7 +86,7 @@ def _modify(command: Modify) -> Arguments:
 
 
 def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
-    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level, _ = (
+    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level, *_ = (
         insert
     )
     flags = 0
@@ -262,7 +262,7 @@ def _modified(
 
 
 def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> Row:
-    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, _ = insert
+    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, *_ = insert
     place, waiting = (0, False) if key is None else places[id_]
     if at is None:
         at = now + delay
@@ -270,7 +270,7 @@ def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> 
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for, False, False, False, "", priority, 0, ""),
+            *(dedupe, dedupe_for, False, False, False, "", priority, 0, "", 1),
         ),
     )
 
@@ -376,7 +376,7 @@ def _row(id_: bytes, packed: bytes) -> Row:
             mark % 2 == 1,
             progress,
             (mark // 2 + 16) % 32 - 16,
-            *(0, ""),
+            *(0, "", 1),
         ),
     )
 

@@ -134,7 +134,7 @@ def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> t
         (now, None, 0, begun, False, False, "", 0),
     )
     rows = [
-        tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end, keep_for, ""))
+        tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end, keep_for, "", 1))
         for _, id_, version, queue, at, json_text, created, keep_for, _ in found
     ]
     others = table.find([one[1] for one in found if not one[-1]])
