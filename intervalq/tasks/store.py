@@ -161,6 +161,14 @@ class SharingKeys(Protocol):
     """True."""
 
 
+@runtime_checkable
+class Following(Protocol):
+    """A store in which a task may wait for others to end: it heeds `follow_up` and `awaits`."""
+
+    follows_up: bool
+    """True."""
+
+
 def refuse_inserts(store: TaskStore, inserts: Sequence[Insert]) -> None:
     """Refuse tasks with options that the store doesn't have.
 
@@ -174,6 +182,10 @@ def refuse_inserts(store: TaskStore, inserts: Sequence[Insert]) -> None:
             store.url,
             "this store runs the tasks of a key one after the other; nothing was done: omit "
             "concurrency_per_key=, or use SQLite",
+        )
+    if any(insert.follow_up or insert.awaits for insert in inserts) and not isinstance(store, Following):
+        raise UnsupportedOperation(
+            store.url, "this store has no batches with a follow-up; nothing was done: use SQLite"
         )
 
 

@@ -42,6 +42,7 @@ class TestNATSTaskStore(TaskSuite):
     sees_claims = False
     keeps_outcomes = False
     shares_keys = False
+    follows_up = False
     marks_cancelled = False
 
     @pytest.fixture

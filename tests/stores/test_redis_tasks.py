@@ -43,6 +43,7 @@ def anyio_backend() -> str:
 class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
     keeps_outcomes = False
     shares_keys = False
+    follows_up = False
 
     @pytest.fixture
     def store_url(self, redis_url: str) -> str:
@@ -52,6 +53,7 @@ class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
 class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
     keeps_outcomes = False
     shares_keys = False
+    follows_up = False
     steps = 15  # the scripts are the same
 
     @pytest.fixture
@@ -62,6 +64,7 @@ class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
 class TestTasksOnACluster(TaskSuite, WakingTaskSuite):
     keeps_outcomes = False
     shares_keys = False
+    follows_up = False
     steps = 15
 
     @pytest.fixture

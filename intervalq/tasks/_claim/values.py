@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -29,6 +30,8 @@ _MAX_DEPTH: Final = 200
 
 _QUICK: Final = 1 << 62
 _USUAL: Final = (None, None, None, None, None, None, False, False, 0, None, 1)
+
+_MOST_IN_BATCH: Final = 1_000_000
 
 MOST_PER_KEY: Final = 1_000
 """How many tasks of a key may run at a time at most."""
@@ -198,6 +201,27 @@ def insert(
         keep_for=keep_time(keep),
         per_key=whole("concurrency_per_key", concurrency_per_key, 1, MOST_PER_KEY),
     )
+
+
+def checked_batch(parts: Iterable[Insert], follow_up: Insert) -> list[Insert]:
+    """The tasks of a batch behind the one that waits for them.
+
+    Raises:
+        InvalidOption: some can't be in a batch, or there are too many.
+    """
+    members = list(parts)
+    for part in (*members, follow_up):
+        if part.dedupe is not None or part.skip or part.follow_up or part.awaits:
+            raise InvalidOption(
+                "a task of a batch can't have dedupe_key= or skip=True, or be in another batch: if it were "
+                "left out, nobody would know when the batch has ended"
+            )
+    if follow_up.key is not None:
+        raise InvalidOption("the follow-up of a batch can't have a key=: others of its key would wait for it")
+    if len(members) > _MOST_IN_BATCH:
+        raise InvalidOption(f"{len(members)} tasks are too many for a batch: at most {_MOST_IN_BATCH}")
+    first = follow_up._replace(awaits=len(members))
+    return [first, *(part._replace(follow_up=follow_up.id) for part in members)]
 
 
 def keep_time(keep: Duration | None) -> int:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio import lowlevel
 
-from intervalq._queue.options import Duration, wait_of, whole
+from intervalq._queue.options import Duration, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
-from intervalq.errors import InvalidOption
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.task import Claim, Task
-from intervalq.tasks._handle.ended import Ended
-from intervalq.tasks._handle.pull import Pull
+from intervalq.tasks._handle.claiming import Claiming
 from intervalq.tasks._session.commit import checkpoints, modification, settled
 from intervalq.tasks._spec.ids import new_ids
 from intervalq.tasks._worker.job import Work
-from intervalq.tasks._worker.workers import names_of
 from intervalq.tasks.rules import (
     Change,
     Delete,
@@ -31,7 +27,14 @@ from intervalq.tasks.rules import (
     Insert,
     Modify,
 )
-from intervalq.tasks.store import MAX_ROWS, Isolation, Ranging, TaskStore, checked_task_store, refuse_inserts
+from intervalq.tasks.store import (
+    MAX_ROWS,
+    Ranging,
+    TaskStore,
+    Transactional,
+    checked_task_store,
+    refuse_inserts,
+)
 
 log: Final = logging.getLogger("intervalq")
 
@@ -48,7 +51,7 @@ class Modified(NamedTuple):
     """Inserts that were left out: their id, and the id of the existing task."""
 
 
-class Tasks(Ended):
+class Tasks(Claiming):
     """Durable tasks in a store: any worker may run one, and its result is committed once.
 
     A handle doesn't connect until it is used, so it may be created at import time. It belongs to one event
@@ -182,6 +185,36 @@ class Tasks(Ended):
         modified = await self.modify(part, connection=connection)
         return dict(modified.existing).get(part.id, part.id)
 
+    async def batch(self, parts: Iterable[Insert], follow_up: Insert) -> str:
+        """Insert tasks, and one that is free once all of them have ended; returns the id of that one.
+
+        A task has ended when it is done, cancelled or deleted, or goes to a dead-letter queue; not while it
+        moves on to other queues. A dead-letter task that is put back doesn't count again. Several steps of
+        the store insert more than 999 tasks; all of them are made in one transaction where the store has
+        these.
+
+        Args:
+            parts: up to 1,000,000 tasks from `new`, without `dedupe_key` and `skip`: one that is left out
+                would never end.
+            follow_up: a task from `new` without `key`, `dedupe_key` and `skip`.
+
+        Raises:
+            DependencyError, InboxFull, InvalidOption: nothing was inserted.
+            UnsupportedOperation: on stores other than memory and SQLite.
+            StoreError.
+        """
+        some = _values.checked_batch(parts, follow_up)
+        steps = [some[first : first + MAX_ROWS] for first in range(0, len(some), MAX_ROWS)]
+        if len(steps) == 1 or not isinstance(self._here(), Transactional):
+            for step in steps:
+                await self.modify(*step)
+            return follow_up.id
+        async with self.transaction() as connection:
+            for step in steps:
+                await self.modify(*step, connection=connection)
+        self._wake()
+        return follow_up.id
+
     async def put(self, queue: str, values: Iterable[object]) -> int:
         """Insert many plain tasks as fast as the store can, and return how many.
 
@@ -277,92 +310,6 @@ class Tasks(Ended):
                 return session.batcher.session, claims
         session_here = self._sessions.get("")
         return session_here.batcher.session if session_here else "", []
-
-    # --- claiming -----------------------------------------------------------------------------------
-
-    async def claim(
-        self, *queues: str, lease: Duration | None = None, timeout: Duration | None = None
-    ) -> Claim:
-        """Claim a task from any of the queues; wait until there is one.
-
-        Args:
-            queues: tried in random order, so that long queues don't starve short ones.
-            lease: the claim expires after this time. None: it holds while this process lives.
-            timeout: how long to wait; None: without limit; 0: ask the store once. A request that is in flight
-                when the time is up is awaited for up to a second.
-
-        Raises:
-            TimeoutError: none came in time.
-            StoreError.
-        """
-        seconds = wait_of(timeout)
-        claims = await self._claims(queues, 1, lease, once=seconds == 0, timeout=seconds or None)
-        if not claims:
-            raise TimeoutError(f"no task of {', '.join(queues)} came within {seconds:g} s")
-        return claims[0]
-
-    async def try_claim(self, *queues: str, lease: Duration | None = None) -> Claim | None:
-        """Claim a task that is ready now; None: there is none. Args as for `claim`."""
-        claims = await self._claims(queues, 1, lease, once=True)
-        return claims[0] if claims else None
-
-    def commit(
-        self, *claims: Claim, isolation: Isolation = "read committed"
-    ) -> AbstractAsyncContextManager[Any]:
-        """Write results in a transaction of the store's database; at its end all the tasks are removed.
-
-        For one claim, see `Claim.commit`. Results and removals are committed together or not at all: if one
-        of the claims was lost, nothing is written, and the others are still claimed (`claim.open`).
-
-        Args:
-            claims: up to 1,000 claims of this handle, for example those of a chunk.
-            isolation: as for `Claim.commit`.
-
-        Raises:
-            InvalidOption: there are none or too many claims, or they are of several handles or consumers.
-            ClaimLost, TransactionConflict, UnsupportedOperation: as for `Claim.commit`.
-        """
-        given = tuple(dict.fromkeys(claims))
-        holders = {id(claim._session): claim._session for claim in given}
-        if len(holders) != 1 or len(given) > MAX_ROWS:
-            raise InvalidOption(
-                f"commit takes 1 to {MAX_ROWS} claims of one handle and pull consumer, "
-                f"not {len(given)} of {len(holders)}"
-            )
-        (holder,) = holders.values()
-        return holder.commit(given, isolation)
-
-    def pull(
-        self, *queues: str, name: str, max_waiting: int = 512, max_ack_pending: int | None = 1000
-    ) -> Pull:
-        """A durable pull consumer: `fetch` returns up to n claims, `async for claim in pull` all. See `Pull`.
-
-        Args:
-            queues: the queues to fetch from.
-            name: processes that use the same name share its limit of unacknowledged claims.
-            max_waiting: how many calls of `fetch` may wait in this process at the same time.
-            max_ack_pending: how many claims may be unsettled, over all processes (on NATS in each). None: no
-                limit.
-        """
-        return Pull(
-            parse.name(name),
-            names_of(queues),
-            lambda: self._session(name),
-            whole("max_waiting", max_waiting, 1),
-            None if max_ack_pending is None else whole("max_ack_pending", max_ack_pending, 1),
-        )
-
-    async def _claims(
-        self,
-        queues: tuple[str, ...],
-        limit: int,
-        lease: Duration | None,
-        *,
-        once: bool = False,
-        timeout: float | None = None,
-    ) -> list[Claim]:
-        micros = None if lease is None else parse.duration(lease, least=1, what="lease")
-        return await self._session().claims(names_of(queues), limit, lease=micros, once=once, timeout=timeout)
 
     def __reduce__(self) -> tuple[Callable[..., Tasks], tuple[Any, ...]]:
         if self._given is not None:

@@ -132,6 +132,7 @@ class MemoryTaskStore:
 
     keeps_outcomes: Final = True
     shares_keys: Final = True
+    follows_up: Final = True
 
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)

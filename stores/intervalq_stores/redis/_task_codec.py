@@ -270,7 +270,7 @@ def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> 
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for, False, False, False, "", priority, 0, "", 1),
+            *(dedupe, dedupe_for, False, False, False, "", priority, 0, "", 1, "", 0),
         ),
     )
 
@@ -376,7 +376,7 @@ def _row(id_: bytes, packed: bytes) -> Row:
             mark % 2 == 1,
             progress,
             (mark // 2 + 16) % 32 - 16,
-            *(0, "", 1),
+            *(0, "", 1, "", 0),
         ),
     )
 

@@ -44,7 +44,8 @@ SCHEMA: Final = (
     ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '',
     priority INTEGER NOT NULL DEFAULT 0, keep_for INTEGER NOT NULL DEFAULT 0,
-    errors TEXT NOT NULL DEFAULT '', per_key INTEGER NOT NULL DEFAULT 1)""",
+    errors TEXT NOT NULL DEFAULT '', per_key INTEGER NOT NULL DEFAULT 1,
+    follow_up TEXT NOT NULL DEFAULT '', awaits INTEGER NOT NULL DEFAULT 0)""",
     # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
     _READY,
     "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
@@ -94,6 +95,10 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE intervalq_tasks ADD COLUMN errors TEXT NOT NULL DEFAULT ''",
         _OUTCOMES,
     ),
-    5: ("ALTER TABLE intervalq_tasks ADD COLUMN per_key INTEGER NOT NULL DEFAULT 1",),
+    5: (
+        "ALTER TABLE intervalq_tasks ADD COLUMN per_key INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE intervalq_tasks ADD COLUMN follow_up TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE intervalq_tasks ADD COLUMN awaits INTEGER NOT NULL DEFAULT 0",
+    ),
 }
 """The statements that upgrade tables of each older layout to the next one."""
