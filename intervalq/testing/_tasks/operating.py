@@ -16,6 +16,7 @@ from intervalq.tasks.rules import (
     Change,
     Delete,
     End,
+    Kept,
     Modify,
     Select,
     Session,
@@ -247,9 +248,11 @@ class OperatingTests(TaskSuiteBase):
             await store.apply(Modify(deletes=(Delete(rows[3].id, 0),)))
             running = {row.id: row for row in await claim(store, session, queue, limit=9)}
             assert running.keys() == {rows[n].id for n in (0, 1, 2, 4)}
+            assert running == {row.id: row for row in await store.apply(Select(session=session))}
             done, failed, moved, cancelled = (running[rows[n].id] for n in (0, 1, 2, 4))
+            kept = Kept(3600 * SECOND) if self.keeps_outcomes else None
+            assert (await store.apply(Work(session, (Delete(done.id, done.version, kept),)))).lost == ()
             parts = (
-                Delete(done.id, done.version),
                 Change(failed.id, failed.version, queue=dead, error="no"),
                 Change(moved.id, moved.version, queue=dead.removesuffix(".dead")),
             )
@@ -265,7 +268,30 @@ class OperatingTests(TaskSuiteBase):
                 Work(session, (Delete(moved.id, moved.version),), queues=(then,), limit=9)
             )
             assert [row.id for row in worked.claimed] == [last.id]
+            assert worked.claimed[0].at >= moved.modified, "it waits since the last end"
             assert await self._left(store, row.id) == (0, False)
+
+        portal.call(scenario)
+
+    def test_a_follow_up_may_be_changed_in_the_step_that_ends_its_batch(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """It is free then, and has its new value. One that is gone is missed by nobody."""
+        if not self.follows_up:
+            return
+
+        async def scenario() -> None:
+            queue = names.queue()
+            for gone in (False, True):
+                last = insert(queue, awaits=1)
+                row, part = await put(store, last, insert(queue, follow_up=last.id))
+                change = () if gone else (Change(row.id, row.version, json='"new"'),)
+                deletes = (Delete(part.id, part.version), *[Delete(row.id, row.version)] * gone)
+                await store.apply(Modify(changes=change, deletes=deletes))
+                found = await store.apply(Select(ids=(row.id,)))
+                assert [(row.json, row.awaits, row.waiting) for row in found] == [('"new"', 0, False)] * (
+                    not gone
+                )
 
         portal.call(scenario)
 
