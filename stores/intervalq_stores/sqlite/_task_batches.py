@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from typing import Any, Final, TypeVar
 
 from intervalq.errors import InvalidTask
@@ -13,10 +14,16 @@ from intervalq_stores.sqlite._task_table import SQLiteTable
 
 A = TypeVar("A")
 
-_SETTLE: Final = (
+_OF_SESSION: Final = (
     "DELETE FROM intervalq_tasks WHERE id IN (SELECT value FROM json_each(?)) AND version = ? "
-    "AND +session = ? AND key IS NULL AND dedupe IS NULL "  # +: by ids, not by its index
-    "AND keep_for = 0 AND follow_up = ''"
+    "AND +session = ? AND key IS NULL AND dedupe IS NULL AND keep_for = 0 "  # +: by ids, not by its index
+)
+_SETTLE: Final = f"{_OF_SESSION} AND follow_up = ''"
+_SETTLE_MEMBERS: Final = f"{_OF_SESSION} AND follow_up <> '' RETURNING follow_up"
+_LESS: Final = (
+    "UPDATE intervalq_tasks SET awaits = max(0, awaits - ?1), waiting = awaits > ?1, "
+    "at = iif(awaits > ?1, at, max(at, ?2)), ready = iif(awaits > ?1, NULL, max(at, ?2)) "
+    "WHERE id = ?3 AND awaits > 0"
 )
 _READY: Final = "queue = ? AND priority = 0 AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
 _NUMBERS: Final = "SELECT rowid FROM intervalq_tasks WHERE "
@@ -108,11 +115,23 @@ def _settled(table: SQLiteTable, command: Work, session: Session | None, now: in
     left = len(command.settled)
     for version, ids in done.items():
         left -= table.changed(_SETTLE, json.dumps(ids), version, command.session)
+    if left > len(kept):
+        left -= _settled_members(table, done, command.session, now)
     if kept and session is not None:
         left -= table.outcome_tables.settle(kept, session, now)
     if left:  # a claim was lost, or a task isn't a single row
         table.rows("ROLLBACK TO intervalq")
     return not left
+
+
+def _settled_members(table: SQLiteTable, done: dict[int, list[str]], session: str, now: int) -> int:
+    """Settle simple tasks of batches that are done; returns how many. See `leave` in the rules."""
+    ended: Counter[str] = Counter()
+    for version, ids in done.items():
+        ended.update(one for (one,) in table.rows(_SETTLE_MEMBERS, json.dumps(ids), version, session))
+    for follow_up, count in ended.items():
+        table.changed(_LESS, count, now, follow_up)
+    return ended.total()
 
 
 def _found(table: SQLiteTable, command: Work, now: int) -> list[Any]:
