@@ -41,15 +41,12 @@ def anyio_backend() -> str:
 
 
 class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
-    keeps_outcomes = False
-
     @pytest.fixture
     def store_url(self, redis_url: str) -> str:
         return redis_url
 
 
 class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
-    keeps_outcomes = False
     steps = 15  # the scripts are the same
 
     @pytest.fixture
@@ -58,7 +55,6 @@ class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
 
 
 class TestTasksOnACluster(TaskSuite, WakingTaskSuite):
-    keeps_outcomes = False
     steps = 15
 
     @pytest.fixture
