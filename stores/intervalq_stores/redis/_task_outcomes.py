@@ -10,7 +10,7 @@ from intervalq.tasks.rules import CANCELLED, DONE, FAILED, Kept, OutcomeRow, Out
 from intervalq_stores.redis._task_keys import day_keys
 from intervalq_stores.redis._task_rows import MAX_SPAN, within
 
-Ask: TypeAlias = Callable[[str, list[str], tuple[int, ...]], Awaitable[list[Any]]]
+Ask: TypeAlias = Callable[[str, list[str | bytes], tuple[int, ...]], Awaitable[list[Any]]]
 """Asks the server for something by name, with arguments and the days that it is about; returns its answer."""
 
 _KEPT: Final = Struct(">qq")

@@ -1,8 +1,9 @@
 """`redis://`, `rediss://`, `unix://`, and `+cluster` of the first two: durable tasks in a Redis or Valkey.
 
 A command is one atomic step of the server, in one script (tasks_*.lua). It may concern several queues, so all
-tasks are in five keys with one hash tag, and each lock, and each day of outcomes, in keys with the same tag: in
-a cluster, one node has them all. To separate unrelated workloads, use databases of their own (`/1`) or other servers.
+tasks are in five keys with one hash tag. Each lock, and each day of outcomes, has keys with the same tag: in
+a cluster, one node has them all. To separate unrelated workloads, use databases of their own (`/1`) or other
+servers.
 """
 
 from __future__ import annotations
