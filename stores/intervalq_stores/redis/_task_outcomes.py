@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from intervalq.tasks.rules import CANCELLED, DONE, FAILED, Kept, OutcomeRow, Outcomes, sound
 from intervalq_stores.redis._task_keys import day_keys
-from intervalq_stores.redis._task_rows import MAX_SPAN, within
+from intervalq_stores.redis._task_rows import MAX_SPAN, Unfit
 
 Ask: TypeAlias = Callable[[str, list[str | bytes], tuple[int, ...]], Awaitable[list[Any]]]
 """Asks the server for something by name, with arguments and the days that it is about; returns its answer."""
@@ -25,9 +25,10 @@ def kept_text(kept: Kept) -> bytes:
     Raises:
         Unfit: a number can't be kept.
     """
-    within(kept.keep_for, MAX_SPAN, "keep_for")
-    within(kept.took, MAX_SPAN, "took")
-    return _KEPT.pack(kept.keep_for, kept.took) + kept.result.encode()
+    keep_for, result, took = kept
+    if not (0 <= keep_for < MAX_SPAN and 0 <= took < MAX_SPAN):
+        raise Unfit(f"keep_for={keep_for} or took={took} is not from 0 to below {MAX_SPAN}")
+    return _KEPT.pack(keep_for, took) + result.encode()
 
 
 async def find(ask: Ask, command: Outcomes) -> tuple[OutcomeRow, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from hashlib import md5
 from struct import Struct
 from struct import error as struct_error
@@ -57,11 +58,9 @@ def inserted(insert: Insert) -> tuple[bytes, str, bytes]:
             options += "k" + "r" * replace + ("" if inbox is None else f"i{inbox}")
     extra = b""
     if level or keep_for:
-        within(keep_for, MAX_SPAN, "keep_for")
         flags |= _EXTRA
         options += "p" * (level != 0) + "e" * (keep_for > 0 and error != "")
-        extra = _MORE.pack(2 * (level % 32) + _KEPT * (keep_for > 0), 0)
-        extra += _KEEP.pack(keep_for, 0) if keep_for else b""
+        extra = _new_extra(level, keep_for)
     check_attempt(attempt)
     within(dedupe_for, MAX_SPAN, "dedupe_for")
     parts = (queue, key or "", error, dedupe or "")
@@ -77,9 +76,18 @@ def inserted(insert: Insert) -> tuple[bytes, str, bytes]:
     except struct_error as problem:
         raise Unfit(f"a number is out of range or a name too long: {problem}") from problem
     if extra:
-        names = len(text) - len(json.encode())
+        names = queue_size + key_size + error_size + dedupe_size
         return name, options, b"".join((head, text[:names], extra, text[names:]))
     return name, options, head + text
+
+
+@lru_cache(64)
+def _new_extra(level: int, keep_for: int) -> bytes:
+    """What only a new task with a priority, or to be kept, has."""
+    if not keep_for:
+        return _MORE.pack(2 * (level % 32), 0)
+    within(keep_for, MAX_SPAN, "keep_for")
+    return _MORE.pack(2 * (level % 32) + _KEPT, 0) + _KEEP.pack(keep_for, 0)
 
 
 def _sizes(parts: tuple[str, ...], total: int) -> Iterable[int]:
@@ -97,27 +105,27 @@ def row_of(id_: bytes, packed: bytes) -> Row:
     numbers = _WHOLE.unpack_from(packed)
     _, flags, version, place, claims, attempt, at, created, modified, until, dedupe_for, *sizes = numbers
     queue, key, session, error, dedupe = sizes
-    text: Any = packed[_SIZE:]
-    if text.isascii():  # so that its characters are the same, and it is decoded only once
-        text = text.decode()
-        decode: Callable[[Any], str] = str
-    else:
-        decode = bytes.decode
     key += queue
     session += key
     error += session
     dedupe += error
     mark, keep_for, progress, errors = 0, 0, "", ""
-    value = dedupe
+    text: Any = packed[_SIZE:]
     if flags & _EXTRA:
-        mark, progress, keep_for, errors, value = _extra(packed, dedupe)
+        mark, progress, keep_for, errors, value = _extra(packed, _SIZE + dedupe)
+        text = text[:dedupe] + packed[value:]
+    if text.isascii():  # so that its characters are the same, and it is decoded only once
+        text = text.decode()
+        decode: Callable[[Any], str] = str
+    else:
+        decode = bytes.decode
     return tuple.__new__(
         Row,
         (
             id_.decode(),
             *(version, decode(text[:queue])),
             at,
-            decode(text[value:]),
+            decode(text[dedupe:]),
             decode(text[queue:key]) if flags & _KEY else None,
             place,
             flags & _WAITING > 0,
@@ -138,14 +146,14 @@ def row_of(id_: bytes, packed: bytes) -> Row:
     )
 
 
-def _extra(packed: bytes, begin: int) -> tuple[int, str, int, str, int]:
-    """The mark, progress, keep time and errors of a task that has them, and where its value begins."""
-    mark, size = _MORE.unpack_from(packed, _SIZE + begin)
-    at = _SIZE + begin + _MORE.size
-    progress = packed[at : at + size].decode()
+def _extra(packed: bytes, at: int) -> tuple[int, str, int, str, int]:
+    """The mark, progress, time to keep and errors of a task that has these, and where its value begins."""
+    mark, size = _MORE.unpack_from(packed, at)
+    at += _MORE.size
+    progress = packed[at : at + size].decode() if size else ""
     at += size
     if mark < _KEPT:
-        return mark, progress, 0, "", at - _SIZE
+        return mark, progress, 0, "", at
     keep_for, size = _KEEP.unpack_from(packed, at)
     at += _KEEP.size
-    return mark, progress, keep_for, packed[at : at + size].decode(), at + size - _SIZE
+    return mark, progress, keep_for, packed[at : at + size].decode() if size else "", at + size

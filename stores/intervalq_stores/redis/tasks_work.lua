@@ -19,11 +19,10 @@ local function end_run()
 end
 
 -- Leave the outcome of such a task that is done, if it is kept. False: it was cancelled, or is broken.
-local function leave_plain(id, text, kept, one, to_err, err, to_extra)
-  local _, flags, _, _, _, attempt, _, created, _, _, _, queue = unpacked(HEAD, text)
+local function leave_plain(id, text, flags, attempt, created, queue, kept, one, to_err, err, to_extra)
   local keep_for, took, result = kept_of(kept)
   local own, errors, to_json = 0, '', to_extra
-  if bit.band(flags, EXTRA) > 0 then
+  if flags >= EXTRA then
     if to_extra + 4 > #text then return false end
     local mark, size, start = unpacked('>BI4', text, to_extra)
     if mark % 2 == 1 then return false end
@@ -31,7 +30,8 @@ local function leave_plain(id, text, kept, one, to_err, err, to_extra)
     if mark >= KEPT then
       if to_json + 11 > #text then return false end
       own, size, start = unpacked('>i8I4', text, to_json)
-      errors, to_json = sub(text, start, start + size - 1), start + size
+      to_json = start + size
+      if size > 0 then errors = sub(text, start, to_json - 1) end
     end
   end
   if own > 0 then keep_for = own end
@@ -42,7 +42,7 @@ local function leave_plain(id, text, kept, one, to_err, err, to_extra)
   end
   put_outcome(
     id, DONE, attempt + unused, created, took, now + keep_for, one,
-    sub(text, SIZE + 1, SIZE + queue), nil, result, errors, sub(text, to_json)
+    queue, nil, result, errors, sub(text, to_json)
   )
   return true
 end
@@ -51,18 +51,19 @@ end
 local function remove_plain(id, version_asked, session, start, kept, one)
   local text = texts[id]
   if rows[id] ~= nil or not text or #text < SIZE then return false end
-  local _, flags, version, _, claims, _, _, _, _, _, _,
+  local _, flags, version, _, claims, attempt, _, created, _, _, _,
     queue_size, _, session_size, err, dedupe = unpacked(HEAD, text)
   local from = SIZE + queue_size
   if bit.band(flags, FLAGS - AHEAD - ALONE - EXTRA) ~= SESSION or version ~= version_asked or claims < 1
     or from + session_size + err + dedupe > #text or sub(text, from + 1, from + session_size) ~= session then
     return false
   end
+  local queue = sub(text, SIZE + 1, from)
   if kept or flags >= EXTRA then
     local to_err = from + session_size + 1
-    if not leave_plain(id, text, kept, one, to_err, err, to_err + err + dedupe) then return false end
+    local to_extra = to_err + err + dedupe
+    if not leave_plain(id, text, flags, attempt, created, queue, kept, one, to_err, err, to_extra) then return false end
   end
-  local queue = sub(text, SIZE + 1, from)
   texts[id] = false
   unsets[#unsets + 1] = id
   drops[#drops + 1] = start .. prefix('', queue) .. id
