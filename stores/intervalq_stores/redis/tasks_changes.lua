@@ -207,10 +207,11 @@ end
 -- o, which x may have, too: what the end says about its outcome, see `kept_of`.
 local function read_part()
   local id, change = argument(), argument()
-  if string.byte(change) == 120 then
-    local kept = string.byte(change, 2) == 111
-    return { id = id, version = tonumber(sub(change, kept and 3 or 2)), x = true, o = kept and argument() or nil }
+  local first, second = string.byte(change, 1, 2)
+  if first == 120 and second == 111 then
+    return { id = id, version = tonumber(sub(change, 3)), x = true, o = argument() }
   end
+  if first == 120 then return { id = id, version = tonumber(sub(change, 2)), x = true } end
   local part = { id = id }
   local flags, version = string.match(change, '^(%l*)(%-?%d+)$')
   part.version = tonumber(version)
