@@ -16,6 +16,7 @@ from intervalq.tasks.rules import (
     FAILED,
     SECOND,
     Beat,
+    Begin,
     Cancel,
     Change,
     Delete,
@@ -25,6 +26,7 @@ from intervalq.tasks.rules import (
     Modify,
     Outcomes,
     Select,
+    Session,
     Work,
 )
 from intervalq_stores.redis.tasks import RedisTaskStore
@@ -75,13 +77,42 @@ async def test_a_day_is_dropped_when_it_is_over_or_expires_by_itself(
 
 
 async def test_several_days_that_are_over_are_dropped_together(store: RedisTaskStore, client: Any) -> None:
-    await begun(store, "s")
+    """By a command that also leaves an outcome."""
+    await begun(store, "s", expiry=1000 * DAY)
     await store.apply(Modify(inserts=tuple(Insert("q", "1", f"{n}", keep_for=n * DAY) for n in range(1, 21))))
     await store.apply(Work("s", deleted(await claim(store, "s", 20))), NOW)
     assert len(keys_of(client)) == 40
-    await store.apply(Beat("s"), NOW + 19 * DAY)
-    assert keys_of(client) == {f"{what}:{TODAY + n}" for what in ("outcomes", "ended") for n in (19, 20)}
-    assert len(client.zrangebylex(INDEX, b"[o", b"(p")) == 2
+    await store.apply(Begin(Session("t", expiry=1)), NOW)
+    await store.apply(inserts("lapses", keep_for=30 * DAY))
+    await claim(store, "t")
+    await store.apply(Cancel(("lapses",)))
+    assert (await store.apply(Beat("s"), NOW + 19 * DAY)).lapsed == ("t",)
+    left = {f"{what}:{TODAY + n}" for what in ("outcomes", "ended") for n in (19, 20, 49)}
+    assert keys_of(client) == left
+    assert len(client.zrangebylex(INDEX, b"[o", b"(p")) == 3
+
+
+async def test_a_broken_outcome_is_named_as_such(store: RedisTaskStore, client: Any) -> None:
+    await begun(store, "s")
+    await store.apply(inserts("a", keep_for=DAY))
+    await store.apply(Work("s", deleted(await claim(store, "s"))), NOW)
+    key = f"intervalq:{{tasks}}:outcomes:{TODAY + 1}"
+    whole = client.hget(key, "a")
+    for broken in (b"", b"x", whole[:-1], whole + b"x", b"\3" + whole[1:]):
+        client.hset(key, "a", broken)
+        for command in (Outcomes(ids=("a",)), Outcomes()):
+            if broken:
+                with pytest.raises(errors.CorruptState, match="outcome"):
+                    await store.apply(command, NOW)
+            else:
+                assert await store.apply(command, NOW) == ()
+    client.hset(key, "a", whole)
+    client.delete(key.replace("outcomes", "ended"))
+    client.set(key.replace("outcomes", "ended"), "mine")
+    await store.apply(inserts("b", keep_for=DAY))
+    with pytest.raises(errors.CorruptState):
+        await store.apply(Work("s", deleted(await claim(store, "s"))), NOW)
+    assert len(await store.apply(Select())) == 1
 
 
 async def test_a_command_names_the_keys_of_its_days(

@@ -15,7 +15,7 @@ WAKE: Final = f"{_BASE}wake:"
 """The beginning of the channel of a session, or of those who wait for a lock."""
 
 
-def day_keys(day: int) -> tuple[str, str]:
+def day_keys(day: int | str) -> tuple[str, str]:
     """The keys of the outcomes that expire on a day, counted from 1970."""
     return f"{_BASE}outcomes:{day}", f"{_BASE}ended:{day}"
 

@@ -80,6 +80,8 @@ def _unpacked(id_: str, packed: bytes) -> Iterator[OutcomeRow]:
         for size in sizes:
             texts.append(packed[at : at + size].decode())
             at += size
+        if at > len(packed):
+            raise ValueError("an outcome is too short")
         queue, key, host, result, errors, json = texts
         yield sound(
             OutcomeRow(

@@ -19,7 +19,7 @@ from intervalq.tasks.rules import Command, OutcomeRow, Outcomes, Worked
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import Script, script
 from intervalq_stores.redis._task_codec import Arguments, answered, asked, told
-from intervalq_stores.redis._task_keys import KEYS, WAKE, keys_of
+from intervalq_stores.redis._task_keys import KEYS, WAKE, day_keys, keys_of
 from intervalq_stores.redis._task_outcomes import find, keys_of_days
 from intervalq_stores.redis._task_rows import Unfit
 
@@ -65,14 +65,18 @@ class RedisTaskStore:
             reply = await self._ask(name, arguments, now, keys_of(command))
         except (UnicodeEncodeError, Unfit) as error:
             raise StoreError(self.url, f"{error}; nothing was done: omit that value") from error
-        with self._readable():
+        remedy = (
+            f"find it in the hash {KEYS[0]}; the command was done, and claims are given back when their "
+            "session ends"
+        )
+        with self._readable("a task", remedy):
             return cast("A", answered(command, reply))
 
     async def _outcomes(self, command: Outcomes, now: int | None) -> tuple[OutcomeRow, ...]:
         async def ask(name: str, arguments: Arguments, days: tuple[int, ...]) -> list[Any]:
             return await self._ask(name, arguments, now, KEYS, days)
 
-        with self._readable():
+        with self._readable("an outcome", f"find it in the hash {day_keys('DAY')[0]}"):
             return await find(ask, command)
 
     async def _ask(
@@ -93,24 +97,20 @@ class RedisTaskStore:
             reply, _ = await self._server.run(keys[0], _script(name), *sent)
             if reply[0] != _NEEDS_DAYS:
                 return cast("list[Any]", reply)
-            asked_for = tuple(reply[1:])
-            known = tuple(dict.fromkeys((*asked_for, *known)))[: max(_KNOWN_DAYS, len(asked_for))]
-            self._days[name] = known
+            known = tuple(dict.fromkeys((*reply[1:], *known)))
+            self._days[name] = known[: max(_KNOWN_DAYS, len(reply) - 1)]
         raise StoreUnavailable(self.url, "the days of the outcomes to write changed again and again")
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def _readable(self, what: str, remedy: str) -> Iterator[None]:
+        """Say what is broken, and where, if an answer can't be read."""
         try:
             yield
         except UnicodeEncodeError:  # it is the command's
             raise
         except (ValueError, TypeError, AttributeError, LookupError, struct_error) as error:
-            what = "its text isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "its data is invalid"
-            raise CorruptState(
-                self.url,
-                f"a task can't be read, because {what}: find it in the hash {KEYS[0]}; the command was "
-                "done, and claims are given back when their session ends",
-            ) from None
+            why = "its text isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "its data is invalid"
+            raise CorruptState(self.url, f"{what} can't be read, because {why}: {remedy}") from None
 
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
