@@ -73,7 +73,7 @@ end
 local function kept_of(text)
   if not text then return 0, 0, '' end
   local keep_for, took, from = unpacked('>i8i8', text)
-  return keep_for, took, sub(text, from)
+  return keep_for, took, from > #text and '' or sub(text, from)
 end
 
 -- Leave an outcome until `ends`. `one`: the session that ended the task; nil: none did.
@@ -90,8 +90,13 @@ local function put_outcome(id, state, attempts, created, took, ends, one, queue,
     those = { ids = {}, texts = {} }
     leaving[day] = those
   end
-  if not those.texts[id] then those.ids[#those.ids + 1] = id end
-  those.texts[id] = (those.texts[id] or '') .. text
+  local before = those.texts[id]
+  if before then
+    text = before .. text
+  else
+    those.ids[#those.ids + 1] = id
+  end
+  those.texts[id] = text
 end
 
 -- Leave the outcome of a task that ends, if it is kept. `by`: the session that ended it, if any.
