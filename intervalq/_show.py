@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,18 +63,23 @@ def can_redraw(stream: TextIO) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that writes plain text if there is no terminal, and never interprets markup or emoji."""
+    """A console that never interprets markup or emoji.
+
+    Without a terminal, it writes plain text and cuts nothing.
+    """
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands don't need it
 
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    made = Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = _WIDE
+    elif made.is_dumb_terminal:  # Rich takes all of these for 80 columns wide
+        made.width = shutil.get_terminal_size().columns
+    return made
 
 
 def print_table(table: Table) -> None:
     """Print a table, as wide as the terminal; without a terminal, nothing is cut."""
-    terminal = console()
-    if not terminal.is_terminal:
-        terminal.width = _WIDE
-    terminal.print(table)
+    console().print(table)
 
 
 def warn(message: str) -> None:

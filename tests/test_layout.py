@@ -260,10 +260,8 @@ def test_classes_for_users_show_only_what_users_need() -> None:
     """What other parts of the library use of them begins with an underscore."""
     handle = "add blocking close configure cool_down drop inspect key keys map name pause quote reclaim"
     handle += " resume run slot start try_slot"
-    tasks = (
-        "aclose cancel claim insert lock modify new outcomes pull put queues result run sessions stop tasks"
-    )
-    tasks += " transaction try_claim wait wait_empty worker"
+    tasks = "aclose batch cancel claim commit insert lock modify new outcomes pull put queues result run"
+    tasks += " sessions stop tasks transaction try_claim wait wait_empty worker"
     task = "at attempt change checkpoint claimant claims created delete depend error id key modified note"
     task += " priority progress queue value version"
     claim = f"{task} ack commit in_progress nak open release slot snooze term"

@@ -272,6 +272,15 @@ def test_a_cost_that_can_never_fit_is_refused_at_once_by_name(cost: dict[str, in
         queue.slot(cost=cost)
 
 
+def test_a_cost_in_starts_is_refused_where_nothing_limits_starts() -> None:
+    limits = ["1000 tokens/min"]
+    for cost in (2, {STARTS: 2, "tokens": 1}):
+        with pytest.raises(InvalidOption, match=r"doesn't limit: .*1000 tokens/m"):
+            IntervalQueue("q", limits=limits, store="memory://").slot(cost=cost)
+        IntervalQueue("q", rate=10, limits=limits, store="memory://").slot(cost=cost)
+    IntervalQueue("q", limits=limits, store="memory://").slot()
+
+
 def test_handles_with_other_limits_are_told_both() -> None:
     async def scenario() -> None:
         far = FarStore()

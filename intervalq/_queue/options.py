@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeAlias, TypeVar, get_args
+from typing import Final, TypeAlias, TypeVar, get_args
 
 from intervalq._keys.each import each_of, needs_key, pace_of
 from intervalq._spec import parse
@@ -29,6 +29,9 @@ Rate = float | str
 
 _MAX = 1_000_000
 """The largest count that an option accepts: more is a mistake, not a setting."""
+
+_NO_PACE: Final = 1
+"""The interval of a queue that has only limits, in microseconds."""
 
 Cost = int | Mapping[str, int]
 """What a job takes: slots, or units of limits."""
@@ -112,8 +115,8 @@ class Options:
         """How many slots a job takes, and what of each limit; for an empty tuple see `rules.Units`.
 
         Raises:
-            InvalidOption: the cost is out of range, more than a limit allows, or of a unit without a limit;
-                or jobs need a key.
+            InvalidOption: the cost is out of range, more than a limit allows, or of a unit without a limit,
+                also of starts if nothing limits these; or jobs need a key.
         """
         self.check_key()
         if not isinstance(cost, Mapping):
@@ -134,10 +137,19 @@ class Options:
                     f"cost={short(cost)} is more than the limit of {text(limit)} ever allows: "
                     "split the job, or raise the limit"
                 )
+        if taken[STARTS] > 1 and self.limits and self.interval == _NO_PACE and not self._limits_starts:
+            raise InvalidOption(
+                f"cost={short(cost)} counts starts, which this queue doesn't limit: give it in units of its "
+                f"limits ({', '.join(map(text, self.limits))}), or the queue a rate or a limit of starts"
+            )
         check_cost(self.interval, taken[STARTS])
         if not isinstance(cost, Mapping):
             return taken[STARTS], ()
         return taken[STARTS], tuple([taken.get(unit, 0) for unit in self.counted])
+
+    @property
+    def _limits_starts(self) -> bool:
+        return any(limit.unit == STARTS for limit in self.limits)
 
     def check_key(self) -> None:
         """Refuse a job without a key if the queue's jobs need keys.
@@ -209,7 +221,7 @@ def options(
     check_burst(micros, burst)
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
     if micros is None and ruled:
-        micros, burst = 1, _late(ruled)  # slots a microsecond apart, in any of which a job may begin late
+        micros, burst = _NO_PACE, _late(ruled)  # in any of these slots, a job may begin late
         tolerated = burst
     elif micros is not None:
         _check_tolerance(tolerance, tolerated, micros if auto is None else auto.fastest)

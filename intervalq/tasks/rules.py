@@ -9,8 +9,7 @@ the conformance suite compares them with these.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 from intervalq._spec.shape import typed
@@ -45,7 +44,7 @@ from intervalq.tasks._spec.commands import (
 from intervalq.tasks._spec.leave import leave
 from intervalq.tasks._spec.locks import acquire, release
 from intervalq.tasks._spec.order import MOST as HIGHEST
-from intervalq.tasks._spec.order import STEP, looked_at, rank, spare
+from intervalq.tasks._spec.order import STEP, choose, looked_at, rank, spare
 from intervalq.tasks._spec.outcome import CANCELLED, DAY, DONE, FAILED, Kept, day_of, is_dead, with_error
 from intervalq.tasks._spec.row import (
     COUNTED,
@@ -169,6 +168,10 @@ def _insert(table: Table, insert: Insert, now: int) -> Row:
         dedupe_for=insert.dedupe_for,
         priority=insert.priority,
         keep_for=insert.keep_for,
+        per_key=insert.per_key,
+        follow_up=insert.follow_up,
+        awaits=insert.awaits,
+        waiting=insert.awaits > 0,
         errors=with_error("", insert.error, insert.attempt, now) if insert.keep_for and insert.error else "",
     )
     if insert.dedupe is not None:
@@ -189,6 +192,7 @@ def _change(table: Table, row: Row, change: Change, session: str, now: int) -> R
     after = changed(row, change, now)
     if is_dead(after.queue) and not is_dead(row.queue):
         leave(table, after._replace(queue=row.queue), FAILED, change.kept, now, by=session)
+        after = after._replace(follow_up="")  # it has ended, even if it is tried again
     if after.dedupe is not None and after.queue != row.queue:  # a dedupe key belongs to a queue
         table.put_mark(Mark(row.queue, after.dedupe, row.id, now + row.dedupe_for))
         after = after._replace(dedupe=None, dedupe_for=0)
@@ -214,24 +218,33 @@ def _remove(table: Table, row: Row, now: int, *, feed: bool = True) -> None:
 
 
 def _as_it_is(table: Table, row: Row) -> Row:
-    """A task as it is now: an earlier part of the same command may have made it the first of its key."""
-    return row if row.key is None else table.find([row.id])[row.id]
+    """A task as it is now: an earlier part of the same command may have ended what it waited for."""
+    return table.find([row.id])[row.id] if row.waiting or row.key is not None else row
 
 
 def _last_in_line(table: Table, row: Row) -> Row:
-    ends = table.ends_of_key(row.queue, cast("str", row.key))
-    return row._replace(place=ends[1].place + 1 if ends else 1, waiting=ends is not None)
+    """A task as the last one of its key, whose `per_key` is in force from now on."""
+    key = cast("str", row.key)
+    ends = table.ends_of_key(row.queue, key)
+    if ends is None:
+        return row._replace(place=1, waiting=False)
+    is_full = row.per_key == 1 or table.count_of_key(row.queue, key, row.per_key) >= row.per_key
+    return row._replace(place=ends[1].place + 1, waiting=is_full or ends[1].waiting)
 
 
 def _feed(table: Table, gone: Row, now: int) -> None:
-    """Make the next task of a key claimable, now that the first is gone.
+    """Make the next task of a key claimable, now that one of the first is gone.
 
     It is behind the first tasks of all other keys that were ready by now: keys take turns, whatever their
-    backlogs.
+    backlogs. If more tasks of the key may run at a time since later ones came, it is several.
     """
-    ends = table.ends_of_key(gone.queue, cast("str", gone.key))
-    if ends is not None and ends[0].waiting:
-        table.put([ends[0]._replace(waiting=False, at=max(ends[0].at, now))])
+    key = cast("str", gone.key)
+    ends = table.ends_of_key(gone.queue, key)
+    if ends is None or not ends[1].waiting:
+        return
+    first = ends[1].per_key
+    fed = table.next_of_key(gone.queue, key, first) if first > 1 else [ends[0]] if ends[0].waiting else []
+    table.put([row._replace(waiting=False, at=max(row.at, now)) for row in fed])
 
 
 # --- cancel ------------------------------------------------------------------------------------------
@@ -305,29 +318,13 @@ def _work(table: Table, command: Work, now: int) -> Worked:
             if other.consumer == session.consumer
         )
         limit = max(0, min(limit, command.most - held))
-    rows = [claimed(row, command, now) for row in _choose(table, command.queues, limit, now)]
+    rows = [claimed(row, command, now) for row in choose(table, command.queues, limit, now)]
     table.put(rows)
     wait = None
     if len(rows) < limit:
         soon = [at for at in (table.next_ready(queue, now) for queue in command.queues) if at is not None]
         wait = min(soon) - now if soon else None
     return Worked(lost=tuple(lost), claimed=tuple(rows), wait=wait)
-
-
-def _choose(table: Table, queues: Sequence[str], limit: int, now: int) -> list[Row]:
-    """Ready tasks: first the same share of each queue, whatever their sizes, then whatever else is ready."""
-    if not limit or not queues:
-        return []
-    share = -(-limit // len(queues))
-    chosen: list[Row] = []
-    rest: list[Row] = []
-    for queue in random.sample(queues, len(queues)):
-        ready = table.ready(queue, now, limit)
-        chosen += ready[:share]
-        rest += ready[share:]
-        if len(chosen) >= limit:
-            break
-    return (chosen + rest)[:limit]
 
 
 # --- sessions ----------------------------------------------------------------------------------------

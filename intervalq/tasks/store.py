@@ -153,14 +153,40 @@ class Keeping(Protocol):
     """True."""
 
 
-def refuse_keep(store: TaskStore, inserts: Sequence[Insert]) -> None:
-    """Refuse tasks whose outcomes the store can't keep.
+@runtime_checkable
+class SharingKeys(Protocol):
+    """A store that lets several tasks of a key run at a time: it heeds `per_key`."""
+
+    shares_keys: bool
+    """True."""
+
+
+@runtime_checkable
+class Following(Protocol):
+    """A store in which a task may wait for others to end: it heeds `follow_up` and `awaits`."""
+
+    follows_up: bool
+    """True."""
+
+
+def refuse_inserts(store: TaskStore, inserts: Sequence[Insert]) -> None:
+    """Refuse tasks with options that the store doesn't have.
 
     Raises:
-        UnsupportedOperation: one of them is to be kept.
+        UnsupportedOperation: the outcome of one is to be kept, or several of a key are to run at a time.
     """
     if any(insert.keep_for for insert in inserts):
         check_keeps(store, "nothing was done: omit keep=, or use SQLite")
+    if any(insert.per_key != 1 for insert in inserts) and not isinstance(store, SharingKeys):
+        raise UnsupportedOperation(
+            store.url,
+            "this store runs the tasks of a key one after the other; nothing was done: omit "
+            "concurrency_per_key=, or use SQLite",
+        )
+    if any(insert.follow_up or insert.awaits for insert in inserts) and not isinstance(store, Following):
+        raise UnsupportedOperation(
+            store.url, "this store has no batches with a follow-up; nothing was done: use SQLite"
+        )
 
 
 def asks_to_keep(command: Command[Any]) -> bool:

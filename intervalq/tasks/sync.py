@@ -49,6 +49,10 @@ class Tasks:
         """Insert, change and delete tasks. See `intervalq.tasks.Tasks.modify`."""
         return BACKGROUND.call(lambda: self._here().modify(*parts))
 
+    def batch(self, parts: Iterable[Insert], follow_up: Insert) -> str:
+        """Insert tasks, and one for when all of them have ended. See `intervalq.tasks.Tasks.batch`."""
+        return BACKGROUND.call(lambda: self._here().batch(parts, follow_up))
+
     def cancel(self, *ids: str) -> Cancelled:
         """Cancel tasks, waiting or running. See `intervalq.tasks.Tasks.cancel`."""
         return BACKGROUND.call(lambda: self._here().cancel(*ids))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cli import tasks_shown
 from cli.command_line import CommandLine
 from cli.tasks_shown import lines, url
-from intervalq.cli._tasks.top import bar
+from intervalq.cli._tasks.top import bar, running, running_table
 from intervalq.tasks import Tasks
 
 tasks = tasks_shown.tasks
@@ -40,7 +42,7 @@ async def test_running_tasks_with_their_progress(intervalq: CommandLine, tasks: 
         assert waiting not in shown
         assert "car1" in rows[0]
         assert "%" not in rows[0]
-        assert "██████████░░░░░░░░░░  50%" in rows[1]
+        assert "█████░░░░░  50%" in rows[1]
         assert "\x1b" not in rows[1]
         assert "page" in rows[1]
         assert " 99%" in rows[2]
@@ -50,9 +52,25 @@ async def test_running_tasks_with_their_progress(intervalq: CommandLine, tasks: 
         assert "no running tasks of queue 'c'" in tasks("top", "c", "--once").stdout
 
 
+async def test_a_narrow_terminal_shows_what_matters_most() -> None:
+    async with Tasks("memory://") as handle:
+        await handle.insert("reports", 1, key="car1")
+        claim = await handle.claim("reports")
+        await claim.in_progress(progress=0.5, note="page 3 of 700, and a long story")
+        found = await running(handle, None, 10)
+    for width, columns in ((80, 4), (110, 6), (140, 8)):
+        stream = StringIO()
+        table = running_table(*found, width)
+        Console(file=stream, width=width).print(table)
+        shown = stream.getvalue()
+        assert len(table.columns) == columns
+        assert claim.id in shown
+        assert "50%   page 3" in shown
+
+
 @pytest.mark.parametrize(
     ("done", "shown"),
-    [(None, ""), (0, "░" * 20 + "   0%"), (1, "█" * 20 + " 100%"), (0.999, "█" * 19 + "░  99%")],
+    [(None, ""), (0, "░" * 10 + "   0%"), (1, "█" * 10 + " 100%"), (0.999, "█" * 9 + "░  99%")],
 )
 def test_a_bar_is_full_only_at_the_end(done: float | None, shown: str) -> None:
     assert bar(done) == shown

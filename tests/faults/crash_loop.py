@@ -28,6 +28,10 @@ import postgres_servers
 import servers
 from faults.crash_process import POISON
 from intervalq.tasks import Tasks
+from intervalq.tasks.store import Following
+
+_TICK = 0.01
+"""How far the times of files may lag, in seconds."""
 
 MAX_AGAIN = 120
 """The most ended tasks that one kill may repeat: those whose end was not sent yet."""
@@ -82,6 +86,8 @@ class Loop:
     """Starts whose attempt was higher than the number of the task's starts so far."""
     begun: Counter[int] = field(default_factory=Counter)
     """How often each task was begun."""
+    follow_up: str = ""
+    """What is wrong with the task that waited for the end of all; empty: nothing."""
 
     def faults(self, *, poison: bool) -> list[str]:
         """The violations."""
@@ -92,6 +98,8 @@ class Loop:
             found.append(f"dead: {self.dead[:10]}, {len(self.dead)} of them")
         if self.overcharged:
             found.append(f"{self.overcharged} begins were counted more often than they happened")
+        if self.follow_up:
+            found.append(self.follow_up)
         if any(again > max(MAX_AGAIN, done // 10) for again, done in self.again):
             found.append(f"done again after a kill, of how many that it had done: {self.again}")
         return found
@@ -138,6 +146,10 @@ async def _insert(url: str, queue: str, count: int, plain: bool, poison: bool) -
         if plain:
             await tasks.put(queue, values)
             return
+        if isinstance(tasks._here(), Following):
+            follow_up = tasks.new(f"{queue}-then", "all have ended")
+            await tasks.batch([tasks.new(queue, value) for value in values], follow_up)
+            return
         for first in range(0, len(values), 1000):
             await tasks.modify(*[tasks.new(queue, value) for value in values[first : first + 1000]])
 
@@ -146,6 +158,9 @@ async def _judge(loop: Loop, url: str, queue: str, ledger: Path, values: list[in
     async with Tasks(url) as tasks:
         loop.left = sum(one.size for one in await tasks.queues(queue))
         loop.dead = [task.value for task in await tasks.tasks(f"{queue}.dead", limit=None)]
+        for task in await tasks.tasks(f"{queue}-then"):
+            if task._row.waiting or task.at < ledger.stat().st_mtime - _TICK:
+                loop.follow_up = f"the follow-up waits, or came before the last end: {task._row}"
     ended: dict[str, set[int]] = defaultdict(set)
     again: Counter[str] = Counter()
     last: dict[int, str] = {}

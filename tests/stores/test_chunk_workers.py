@@ -87,3 +87,44 @@ async def test_plain_tasks_come_in_chunks_and_a_failed_one_fails_alone(url: str)
     assert given[77] == 2
     assert sum(given.values()) <= 550
     assert sizes[50] >= 5
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgres", "pgbouncer"], indirect=True)
+async def test_a_chunk_commits_its_results_and_its_tasks_together(url: str) -> None:
+    """One of its tasks is taken away during the first transaction, so that nothing of it is written."""
+    queue = f"suite-{secrets.token_hex(6)}"
+    table, written = f"results_{secrets.token_hex(6)}", list[int]()
+    sizes: list[int] = []
+    async with Tasks(url) as tasks, Tasks(url) as operator:
+
+        @tasks.worker(queue, batch=200, within="100ms", concurrency=1)
+        async def work(claims: Sequence[Claim]) -> None:
+            sizes.append(len(claims))
+            async with tasks.commit(*claims) as connection:
+                done = connection.execute(f"create table if not exists {table} (number integer)")
+                if not url.startswith("sqlite"):
+                    await done
+                for claim in claims:
+                    done = connection.execute(f"insert into {table} values ({claim.value})")
+                    if not url.startswith("sqlite"):
+                        await done
+                if len(sizes) == 1 and not url.startswith(
+                    "sqlite"
+                ):  # SQLite lets nobody else write meanwhile
+                    await operator.cancel(claims[0].id)
+
+        with anyio.fail_after(PATIENCE):
+            await tasks.modify(*[tasks.new(queue, number) for number in range(100)])
+            await tasks.run(until_empty=True)
+            await tasks.insert(queue, 0)
+            claim = await tasks.claim(queue)
+            async with tasks.commit(claim) as connection:
+                found = connection.execute(f"select number from {table}")
+                rows = found if url.startswith("sqlite") else await (await found).fetchall()
+                written = [number for (number,) in rows]
+                done = connection.execute(f"drop table {table}")
+                if not url.startswith("sqlite"):
+                    await done
+    cancelled = not url.startswith("sqlite")
+    assert len(written) == len({*written}) == 100 - cancelled
+    assert len(sizes) == 1 + cancelled

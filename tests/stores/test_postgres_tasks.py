@@ -40,6 +40,8 @@ def anyio_backend() -> str:
 
 class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite):
     keeps_outcomes = False
+    shares_keys = False
+    follows_up = False
 
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:
@@ -48,6 +50,8 @@ class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, 
 
 class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
     keeps_outcomes = False
+    shares_keys = False
+    follows_up = False
     left_out = (WakingTaskSuite,)  # no wake-up comes through a pooler
 
     @pytest.fixture

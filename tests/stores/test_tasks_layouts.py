@@ -95,14 +95,15 @@ def layout(request: pytest.FixtureRequest) -> int:
     return layout
 
 
-OLDER: Final = (("postgres", 3), ("sqlite", 4), ("redis", 4))
+OLDER: Final = (("postgres", 3), ("sqlite", 5), ("redis", 4))
 """The last layout before the present one."""
 on_all: Final = pytest.mark.parametrize(
     ("url", "layout"),
     [(name, layout) for name, last in OLDER for layout in range(1, last + 1)],
     indirect=["url"],
 )
-on_redis = on_sqlite = pytest.mark.parametrize("layout", [1, 2, 3, 4])
+on_redis: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4])
+on_sqlite: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4, 5])
 
 
 @pytest.fixture

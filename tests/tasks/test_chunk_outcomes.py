@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from intervalq.errors import ClaimLost, TransactionConflict
+from intervalq.errors import ClaimLost, InvalidOption, TransactionConflict
 from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
 from tasks.fake_store import FakeStore, TransactionStore, at_once, handle
 from tasks.test_chunks import WakingStore, values
@@ -297,6 +297,48 @@ async def test_results_of_single_claims_are_committed_and_a_conflict_repeats_onl
         assert given == [[0, 1, 2, 3], [2, 3]]
         assert store.written == [0, 1, 2, 3]
         assert tasks._outcomes == {"done": 4}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_one_commit_ends_all_claims_of_a_chunk_or_none(backend: str) -> None:
+    store = TransactionStore()
+    async with handle(store) as tasks:
+        given: list[list[int]] = []
+        conflicts = [TransactionConflict(store.url, "it can't be serialized")]
+
+        @tasks.worker("q", batch=10)
+        async def work(claims: Sequence[Claim]) -> None:
+            given.append(values(claims))
+            if len(given) == 2:
+                await store.force(next(claim.id for claim in claims if claim.value == 1), queue="elsewhere")
+            async with tasks.commit(*claims) as connection:
+                connection.append(values(claims))
+                if conflicts:
+                    raise conflicts.pop()
+
+        await insert(tasks, *range(4))
+        await tasks.run(until_empty=True)
+        assert given == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 2, 3]]
+        assert store.written == [[0, 2, 3]]
+        assert [row.queue for row in await store.rows()] == ["elsewhere"]
+        assert tasks._outcomes == {"given back": 3, "done": 3, "lost": 1}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_commit_of_several_needs_claims_of_one_handle(backend: str) -> None:
+    store = TransactionStore()
+    async with handle(store) as tasks, handle(store) as others:
+        await insert(tasks, 1, 2)
+        mine, theirs = await tasks.claim("q"), await others.claim("q")
+        for claims in ((), (mine, theirs)):
+            with pytest.raises(InvalidOption, match="claims of one handle"):
+                tasks.commit(*claims)
+        async with tasks.commit(mine, mine) as connection:
+            connection.append("twice is once")
+        assert store.written == ["twice is once"]
+        await theirs.ack()
 
 
 @BACKENDS

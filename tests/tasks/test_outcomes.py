@@ -187,6 +187,8 @@ async def test_a_store_that_keeps_nothing_says_so() -> None:
     async with handle(FakeStore()) as tasks:
         with pytest.raises(UnsupportedOperation, match="keeps no outcomes"):
             await tasks.insert("q", 1, keep="1h")
+        with pytest.raises(UnsupportedOperation, match="one after the other"):
+            await tasks.insert("q", 1, key="k", concurrency_per_key=2)
         for ask in (tasks.outcomes(), tasks.result("a"), tasks.wait(["a"])):
             with pytest.raises(UnsupportedOperation):
                 await ask

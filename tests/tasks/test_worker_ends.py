@@ -326,6 +326,8 @@ async def test_a_second_run_at_the_same_time_is_refused() -> None:
         await anyio.sleep(1)
         with pytest.raises(InvalidOption, match="already running"):
             await tasks.run()
+        with pytest.raises(InvalidOption, match="before run"):
+            tasks.worker("q")(nothing)
         tasks.stop()
     await tasks.run(until_empty=True)  # one after the other is fine
     await tasks.aclose()

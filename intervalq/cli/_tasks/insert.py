@@ -51,6 +51,7 @@ class Made:
     replace: bool
     priority: int
     keep: str | None
+    concurrency_per_key: int
 
     def task(self, handle: Tasks, given: str) -> Insert:
         """The task for one value.
@@ -70,6 +71,7 @@ class Made:
             replace=self.replace,
             priority=self.priority,
             keep=self.keep,
+            concurrency_per_key=self.concurrency_per_key,
         )
 
     def _value(self, given: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -112,6 +114,13 @@ class Made:
 @click.option(
     "--priority", type=int, default=0, metavar="-9..9", help="Tasks of a higher one are claimed first."
 )
+@click.option(
+    "--concurrency-per-key",
+    type=int,
+    default=1,
+    metavar="N",
+    help="With --key: so many of its tasks may run at a time.",
+)
 @click.option("--keep", metavar="D", help="Keep its outcome for this time after its end: 1h, 7d.")
 @click.option("--replace", is_flag=True, help="With --key: replace the tasks that wait.")
 @tasks_store_option
@@ -131,6 +140,7 @@ def insert(
     inbox: int | None,
     replace: bool,
     priority: int,
+    concurrency_per_key: int,
     keep: str | None,
     store: str | None,
     as_json_: bool,
@@ -147,6 +157,7 @@ def insert(
     made = Made(
         queue=queue, text=text, id=id_, key=key, at=None if at is None else _time(at), delay=delay,
         dedupe_key=dedupe_key, inbox=inbox, replace=replace, priority=priority, keep=keep,
+        concurrency_per_key=concurrency_per_key,
     )  # fmt: skip
     if value is not None and value != "-":
         on_tasks(store, lambda handle: _one(handle, made, value, as_json_=as_json_))

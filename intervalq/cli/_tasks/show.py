@@ -31,6 +31,8 @@ def fields(task: Task) -> dict[str, Any]:
         "queue": task.queue,
         "key": task.key,
         "waiting": row.waiting,
+        "awaits": row.awaits,
+        "follow_up": row.follow_up or None,
         "at": at,
         "priority": task.priority,
         "value": value_of(task),
@@ -84,7 +86,7 @@ def condition(task: Task, now: float) -> str:
     """The present state of a task in words, by the clock of this machine."""
     row = task._row
     if row.waiting:
-        return "waiting for its key"
+        return f"waiting for {row.awaits} tasks" if row.awaits else "waiting for its key"
     if row.cancelled:
         return "cancelled, ending"
     if row.is_held(round(now * 1e6)):

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
+from rich.cells import cell_len
 from rich.table import Table
+from rich.text import Text
 
-from intervalq._show import as_json, print_table, seconds
+from intervalq._show import as_json, console, print_table, seconds
 from intervalq.cli._admin.top import every_option, live_table, shows_once
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.command import none_found, on_tasks, tasks_store_option
@@ -19,8 +21,16 @@ from intervalq.tasks import Task, Tasks, WorkerSession
 from intervalq.tasks._claim.values import queue_name
 from intervalq.tasks.rules import Select
 
-_BAR: Final = 20
+_BAR: Final = 10
 """Characters of a bar."""
+
+_COLUMNS: Final = ("id", "queue", "key", "attempt", "process", "changed", "progress", "note")
+_LESS: Final = ("process", "attempt", "key", "changed")
+"""The columns that are left out where there is no room for all, in this order."""
+_GAP: Final = 3
+"""Characters between columns."""
+_NOTE: Final = 20
+"""Characters of notes that are shown before other columns are."""
 
 Running = tuple[list[Task], dict[str, WorkerSession]]
 
@@ -53,7 +63,7 @@ def top(
         queue_name(queue)
 
     async def look(handle: Tasks) -> Table:
-        return running_table(*await running(handle, queue, limit))
+        return running_table(*await running(handle, queue, limit), width=console().width)
 
     if as_json_:
         for task in on_tasks(store, lambda handle: running(handle, queue, limit))[0]:
@@ -61,7 +71,7 @@ def top(
     elif shows_once(every, once=once):
         found, sessions = on_tasks(store, lambda handle: running(handle, queue, limit))
         if found:
-            print_table(running_table(found, sessions))
+            print_table(running_table(found, sessions, console().width))
         else:
             click.echo(none_found("running tasks" + (f" of queue {short(queue)}" if queue else ""), store))
     else:
@@ -80,23 +90,35 @@ async def running(handle: Tasks, queue: str | None, limit: int) -> Running:
     return found, sessions
 
 
-def running_table(tasks: Sequence[Task], sessions: Mapping[str, WorkerSession]) -> Table:
-    """Running tasks, one per line."""
-    made = bare_table("id", "queue", "key", "attempt", "process", "changed", "progress", "note")
+def running_table(tasks: Sequence[Task], sessions: Mapping[str, WorkerSession], width: int) -> Table:
+    """Running tasks, one per line, with the columns for which there is room."""
     now = time.time()
+    rows: list[dict[str, str | Text]] = []
     for task in tasks:
         holder = sessions.get(task.claimant or "")
         done, note, _ = reported(task)
-        made.add_row(
-            shown_text(task.id),
-            shown_text(task.queue),
-            shown_text(task.key or ""),
-            str(task.attempt),
-            shown_text("-" if holder is None else process(holder)),
-            "-" if task._row.is_plain else f"{seconds(max(0.0, now - task.modified))} ago",
-            bar(done),
-            shown_text(note, WIDEST),
+        rows.append(
+            {
+                "id": shown_text(task.id),
+                "queue": shown_text(task.queue),
+                "key": shown_text(task.key or ""),
+                "attempt": str(task.attempt),
+                "process": shown_text("-" if holder is None else process(holder)),
+                "changed": "-" if task._row.is_plain else f"{seconds(max(0.0, now - task.modified))} ago",
+                "progress": bar(done),
+                "note": shown_text(note, WIDEST),
+            }
         )
+    columns = [*_COLUMNS]
+    wide = {name: max(map(cell_len, (name, *(str(row[name]) for row in rows)))) for name in columns}
+    wide["note"] = min(wide["note"], _NOTE)
+    for left_out in _LESS:
+        if sum(wide[name] + _GAP for name in columns) - _GAP <= width:
+            break
+        columns.remove(left_out)
+    made = bare_table(*columns)
+    for row in rows:
+        made.add_row(*(row[name] for name in columns))
     return made
 
 

@@ -234,7 +234,7 @@ class Holder(Protocol):
         """Note that a change of tasks by the user changed the task, which is still claimed."""
         ...
 
-    def commit(self, claim: Claim, isolation: Isolation) -> AbstractAsyncContextManager[Any]:
+    def commit(self, claims: Sequence[Claim], isolation: Isolation) -> AbstractAsyncContextManager[Any]:
         """See `Claim.commit`."""
         ...
 
@@ -371,7 +371,7 @@ class Claim(Task[V_co]):
                 In a worker, the function is run again, up to five times.
             UnsupportedOperation: the store has no transactions for its users.
         """
-        async with self._session.commit(self, isolation) as connection:
+        async with self._session.commit((self,), isolation) as connection:
             yield connection
 
     def _done(self, result: str = "", now: float | None = None) -> Delete:

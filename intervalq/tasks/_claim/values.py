@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -28,7 +29,12 @@ _MAX_DEPTH: Final = 200
 """The deepest nesting of lists and dicts: it can be parsed even deep in a call stack."""
 
 _QUICK: Final = 1 << 62
-_USUAL: Final = (None, None, None, None, None, None, False, False, 0, None)
+_USUAL: Final = (None, None, None, None, None, None, False, False, 0, None, 1)
+
+_MOST_IN_BATCH: Final = 1_000_000
+
+MOST_PER_KEY: Final = 1_000
+"""How many tasks of a key may run at a time at most."""
 
 _LONGEST_KEEP: Final = 400 * DAY
 
@@ -158,16 +164,21 @@ def insert(
     skip: bool = False,
     priority: int = 0,
     keep: Duration | None = None,
+    concurrency_per_key: int = 1,
     form: Form = USUAL,
 ) -> Insert:
     """The insert of a task, checked. See `Tasks.new`."""
-    given = (id, key, at, delay, dedupe_key, inbox, replace, skip, priority, keep)
+    given = (id, key, at, delay, dedupe_key, inbox, replace, skip, priority, keep, concurrency_per_key)
     if given == _USUAL and type(priority) is int:  # most inserts have none of these
         return Insert(queue_name(queue), encode(value, form), new_id())
     if at is not None and delay is not None:
         raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")
     if key is None and (inbox is not None or replace):
         raise InvalidOption("inbox= and replace= apply to the tasks of a key: give key= with them")
+    if key is None and concurrency_per_key != 1:
+        raise InvalidOption("concurrency_per_key= applies to the tasks of a key: give key= with it")
+    if replace and concurrency_per_key != 1:
+        raise InvalidOption("replace=True keeps only the newest task of a key: omit concurrency_per_key=")
     if inbox is not None:
         whole("inbox", inbox, 0, 1_000_000)
     if inbox is not None and replace:
@@ -188,7 +199,29 @@ def insert(
         replace=replace,
         priority=checked_priority(priority),
         keep_for=keep_time(keep),
+        per_key=whole("concurrency_per_key", concurrency_per_key, 1, MOST_PER_KEY),
     )
+
+
+def checked_batch(parts: Iterable[Insert], follow_up: Insert) -> list[Insert]:
+    """The tasks of a batch behind the one that waits for them.
+
+    Raises:
+        InvalidOption: some can't be in a batch, or there are too many.
+    """
+    members = list(parts)
+    for part in (*members, follow_up):
+        if part.dedupe is not None or part.skip or part.follow_up or part.awaits:
+            raise InvalidOption(
+                "a task of a batch can't have dedupe_key= or skip=True, or be in another batch: if it were "
+                "left out, nobody would know when the batch has ended"
+            )
+    if follow_up.key is not None:
+        raise InvalidOption("the follow-up of a batch can't have a key=: others of its key would wait for it")
+    if len(members) > _MOST_IN_BATCH:
+        raise InvalidOption(f"{len(members)} tasks are too many for a batch: at most {_MOST_IN_BATCH}")
+    first = follow_up._replace(awaits=len(members))
+    return [first, *(part._replace(follow_up=follow_up.id) for part in members)]
 
 
 def keep_time(keep: Duration | None) -> int:

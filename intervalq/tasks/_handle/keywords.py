@@ -33,6 +33,7 @@ class NewOptions(TypedDict, total=False):
     skip: bool
     priority: int
     keep: Duration | None
+    concurrency_per_key: int
 
 
 class TasksLook(TypedDict, total=False):

@@ -11,17 +11,15 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 from anyio import lowlevel
 
-from intervalq._queue.options import Duration, wait_of, whole
+from intervalq._queue.options import Duration, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.task import Claim, Task
-from intervalq.tasks._handle.ended import Ended
-from intervalq.tasks._handle.pull import Pull
+from intervalq.tasks._handle.claiming import Claiming
 from intervalq.tasks._session.commit import checkpoints, modification, settled
 from intervalq.tasks._spec.ids import new_ids
 from intervalq.tasks._worker.job import Work
-from intervalq.tasks._worker.workers import names_of
 from intervalq.tasks.rules import (
     Change,
     Delete,
@@ -29,7 +27,14 @@ from intervalq.tasks.rules import (
     Insert,
     Modify,
 )
-from intervalq.tasks.store import MAX_ROWS, Ranging, TaskStore, checked_task_store, refuse_keep
+from intervalq.tasks.store import (
+    MAX_ROWS,
+    Ranging,
+    TaskStore,
+    Transactional,
+    checked_task_store,
+    refuse_inserts,
+)
 
 log: Final = logging.getLogger("intervalq")
 
@@ -46,7 +51,7 @@ class Modified(NamedTuple):
     """Inserts that were left out: their id, and the id of the existing task."""
 
 
-class Tasks(Ended):
+class Tasks(Claiming):
     """Durable tasks in a store: any worker may run one, and its result is committed once.
 
     A handle doesn't connect until it is used, so it may be created at import time. It belongs to one event
@@ -105,6 +110,7 @@ class Tasks(Ended):
         skip: bool = False,
         priority: int = 0,
         keep: Duration | None = None,
+        concurrency_per_key: int = 1,
     ) -> Insert:
         """A task to be inserted by `modify`, or with an acknowledgement.
 
@@ -112,13 +118,15 @@ class Tasks(Ended):
             queue: the queue of the task; a queue exists while it has tasks.
             value: any JSON value.
             id: an id of your own, up to 128 characters. None: a new UUID.
-            key: tasks of one queue with the same key run one after the other, in order of insertion.
+            key: tasks of one queue with the same key run one after the other, in order of insertion; see
+                `concurrency_per_key`.
             at: not before this time: seconds since 1970, or a datetime with a time zone. None: now.
             delay: instead of `at`, a duration from now.
             dedupe_key: nothing is inserted while this queue has a task with the same dedupe key, and for
                 `dedupe_for` after that.
             dedupe_for: see `dedupe_key`; the default of five minutes covers callers that retry.
-            inbox: with a key: how many tasks of it may wait behind the first; beyond that, `InboxFull`.
+            inbox: with a key: how many tasks of it may wait behind those that may run; beyond that,
+                `InboxFull`.
             replace: with a key: replace its tasks that nobody has claimed.
             skip: with an id: insert nothing if the id exists, instead of refusing everything.
             priority: tasks of a higher one are claimed first, from -9 to 9: each step counts as if the task
@@ -127,13 +135,17 @@ class Tasks(Ended):
             keep: how long its outcome is kept after its end, from a second to 400 days, see `outcomes`. None:
                 as its worker says, by default not at all, because each outcome takes time and room. With it,
                 `insert` and `modify` raise UnsupportedOperation on stores that keep no outcomes.
+            concurrency_per_key: with a key: how many of its tasks may run at a time, 1 to 1,000; they begin
+                in the order of their insertion. That of the key's last task applies to all of them. Above 1,
+                `insert` and `modify` raise UnsupportedOperation on stores other than memory and SQLite.
 
         Raises:
             InvalidName, InvalidTask, InvalidInterval, InvalidOption.
         """
         return _values.insert(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
-            inbox=inbox, replace=replace, skip=skip, priority=priority, keep=keep, form=self._form,
+            inbox=inbox, replace=replace, skip=skip, priority=priority, keep=keep,
+            concurrency_per_key=concurrency_per_key, form=self._form,
         )  # fmt: skip
 
     async def insert(
@@ -152,6 +164,7 @@ class Tasks(Ended):
         skip: bool = False,
         priority: int = 0,
         keep: Duration | None = None,
+        concurrency_per_key: int = 1,
         connection: Any = None,  # noqa: ANN401 - of the store's driver
     ) -> str:
         """Insert a task, and return its id; with `dedupe_key` or `skip`, that of the existing task, if any.
@@ -167,9 +180,40 @@ class Tasks(Ended):
         part = self.new(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
             inbox=inbox, replace=replace, skip=skip, priority=priority, keep=keep,
+            concurrency_per_key=concurrency_per_key,
         )  # fmt: skip
         modified = await self.modify(part, connection=connection)
         return dict(modified.existing).get(part.id, part.id)
+
+    async def batch(self, parts: Iterable[Insert], follow_up: Insert) -> str:
+        """Insert tasks, and one that is free once all of them have ended; returns the id of that one.
+
+        A task has ended when it is done, cancelled or deleted, or goes to a dead-letter queue; not while it
+        moves on to other queues. A dead-letter task that is put back doesn't count again. Several steps of
+        the store insert more than 999 tasks; all of them are made in one transaction where the store has
+        these.
+
+        Args:
+            parts: up to 1,000,000 tasks from `new`, without `dedupe_key` and `skip`: one that is left out
+                would never end.
+            follow_up: a task from `new` without `key`, `dedupe_key` and `skip`.
+
+        Raises:
+            DependencyError, InboxFull, InvalidOption: nothing was inserted.
+            UnsupportedOperation: on stores other than memory and SQLite.
+            StoreError.
+        """
+        some = _values.checked_batch(parts, follow_up)
+        steps = [some[first : first + MAX_ROWS] for first in range(0, len(some), MAX_ROWS)]
+        if len(steps) == 1 or not isinstance(self._here(), Transactional):
+            for step in steps:
+                await self.modify(*step)
+            return follow_up.id
+        async with self.transaction() as connection:
+            for step in steps:
+                await self.modify(*step, connection=connection)
+        self._wake()
+        return follow_up.id
 
     async def put(self, queue: str, values: Iterable[object]) -> int:
         """Insert many plain tasks as fast as the store can, and return how many.
@@ -243,7 +287,7 @@ class Tasks(Ended):
             UnsupportedOperation: a checkpoint on NATS.
             StoreError.
         """
-        refuse_keep(self._here(), [part for part in parts if isinstance(part, Insert)])
+        refuse_inserts(self._here(), [part for part in parts if isinstance(part, Insert)])
         session, claims = self._claims_among(parts)
         parts = await checkpoints(parts, claims, connection) if claims else parts
         modified = await self._apply(modification(parts, session), connection)
@@ -266,66 +310,6 @@ class Tasks(Ended):
                 return session.batcher.session, claims
         session_here = self._sessions.get("")
         return session_here.batcher.session if session_here else "", []
-
-    # --- claiming -----------------------------------------------------------------------------------
-
-    async def claim(
-        self, *queues: str, lease: Duration | None = None, timeout: Duration | None = None
-    ) -> Claim:
-        """Claim a task from any of the queues; wait until there is one.
-
-        Args:
-            queues: tried in random order, so that long queues don't starve short ones.
-            lease: the claim expires after this time. None: it holds while this process lives.
-            timeout: how long to wait; None: without limit; 0: ask the store once. A request that is in flight
-                when the time is up is awaited for up to a second.
-
-        Raises:
-            TimeoutError: none came in time.
-            StoreError.
-        """
-        seconds = wait_of(timeout)
-        claims = await self._claims(queues, 1, lease, once=seconds == 0, timeout=seconds or None)
-        if not claims:
-            raise TimeoutError(f"no task of {', '.join(queues)} came within {seconds:g} s")
-        return claims[0]
-
-    async def try_claim(self, *queues: str, lease: Duration | None = None) -> Claim | None:
-        """Claim a task that is ready now; None: there is none. Args as for `claim`."""
-        claims = await self._claims(queues, 1, lease, once=True)
-        return claims[0] if claims else None
-
-    def pull(
-        self, *queues: str, name: str, max_waiting: int = 512, max_ack_pending: int | None = 1000
-    ) -> Pull:
-        """A durable pull consumer: `fetch` returns up to n claims, `async for claim in pull` all. See `Pull`.
-
-        Args:
-            queues: the queues to fetch from.
-            name: processes that use the same name share its limit of unacknowledged claims.
-            max_waiting: how many calls of `fetch` may wait in this process at the same time.
-            max_ack_pending: how many claims may be unsettled, over all processes (on NATS in each). None: no
-                limit.
-        """
-        return Pull(
-            parse.name(name),
-            names_of(queues),
-            lambda: self._session(name),
-            whole("max_waiting", max_waiting, 1),
-            None if max_ack_pending is None else whole("max_ack_pending", max_ack_pending, 1),
-        )
-
-    async def _claims(
-        self,
-        queues: tuple[str, ...],
-        limit: int,
-        lease: Duration | None,
-        *,
-        once: bool = False,
-        timeout: float | None = None,
-    ) -> list[Claim]:
-        micros = None if lease is None else parse.duration(lease, least=1, what="lease")
-        return await self._session().claims(names_of(queues), limit, lease=micros, once=once, timeout=timeout)
 
     def __reduce__(self) -> tuple[Callable[..., Tasks], tuple[Any, ...]]:
         if self._given is not None:

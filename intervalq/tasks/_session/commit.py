@@ -20,7 +20,7 @@ from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._session.ports import OwnSession
 from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select, Work
-from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional, refuse_keep
+from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional, refuse_inserts
 
 
 async def ack_with(
@@ -31,7 +31,7 @@ async def ack_with(
         refuse_plain(claim, "changes in the step of its acknowledgement")
         await session.renewed(claim)
     command = _settlement(claims, changes)
-    refuse_keep(session.store, command.inserts)
+    refuse_inserts(session.store, command.inserts)
     for claim in claims:
         claim.open = False  # nobody else may settle it in the meantime
     try:
@@ -191,8 +191,8 @@ def _session_of(claim: Claim) -> str:
 
 
 @asynccontextmanager
-async def commit(session: OwnSession, claim: Claim, isolation: Isolation) -> AsyncIterator[Any]:
-    """See `Claim.commit`."""
+async def commit(session: OwnSession, claims: Sequence[Claim], isolation: Isolation) -> AsyncIterator[Any]:
+    """See `Claim.commit`; several claims end together, all or none."""
     store = session.store
     if not isinstance(store, Transactional):
         raise UnsupportedOperation(
@@ -200,21 +200,27 @@ async def commit(session: OwnSession, claim: Claim, isolation: Isolation) -> Asy
             "this store has no transactions for users: make writing the results idempotent, and then call "
             "claim.ack()",
         )
-    refuse_plain(claim, "a transaction of its own")
-    await session.renewed(claim)
-    _check_open(claim)
+    for claim in claims:
+        refuse_plain(claim, "a transaction of its own")
+        await session.renewed(claim)
+        _check_open(claim)
     is_settling = False
     try:
         async with store.transaction(isolation) as transaction:
             yield transaction.connection
-            _check_open(claim)
-            is_settling, claim.open = True, False  # a heartbeat must not take it for lost during the commit
-            await _remove(session, transaction, claim)
+            for claim in claims:
+                _check_open(claim)
+            is_settling = True
+            for claim in claims:
+                claim.open = False  # a heartbeat must not take it for lost during the commit
+            await _remove(session, transaction, claims)
     except BaseException:
         if is_settling:
-            claim.open = session.holds(claim)
+            for claim in claims:
+                claim.open = session.holds(claim)
         raise
-    session.batcher.forget(claim)
+    for claim in claims:
+        session.batcher.forget(claim)
 
 
 def _check_open(claim: Claim) -> None:
@@ -222,17 +228,20 @@ def _check_open(claim: Claim) -> None:
         raise claim._lost()
 
 
-async def _remove(session: OwnSession, transaction: Transaction, claim: Claim) -> None:
-    """Delete the task of a claim in a transaction, which is rolled back if the claim is lost."""
-    while True:
-        version = claim.version
-        worked = await transaction.apply(Work(_session_of(claim), (claim._done(),)))
-        if not worked.lost:
-            return
-        await session.renewed(claim)  # a renewal in flight may have been faster
-        if claim.version == version:
+async def _remove(session: OwnSession, transaction: Transaction, claims: Sequence[Claim]) -> None:
+    """Delete the tasks of claims in a transaction, which is rolled back if one of them is lost."""
+    while claims:
+        versions = [claim.version for claim in claims]
+        ends = tuple(claim._done() for claim in claims)
+        lost = {*(await transaction.apply(Work(_session_of(claims[0]), ends))).lost}
+        tried, claims = zip(claims, versions, strict=True), [claim for claim in claims if claim.id in lost]
+        for claim in claims:
+            await session.renewed(claim)  # a renewal in flight may have been faster
+        gone = [claim for claim, version in tried if claim.id in lost and claim.version == version]
+        for claim in gone:
             session.gone(claim)
-            raise claim._lost()
+        if gone:
+            raise gone[0]._lost()
 
 
 def refuse_plain(claim: Claim, what: str) -> None:

@@ -231,9 +231,9 @@ class WorkSession:
         """See `Claim.ack`."""
         await ack_with(self, [claim], changes)
 
-    def commit(self, claim: Claim, isolation: Isolation) -> AbstractAsyncContextManager[Any]:
+    def commit(self, claims: Sequence[Claim], isolation: Isolation) -> AbstractAsyncContextManager[Any]:
         """See `Claim.commit`."""
-        return commit(self, claim, isolation)
+        return commit(self, claims, isolation)
 
     def holds(self, claim: Claim) -> bool:
         """Whether it has the claim, as far as this process knows."""

@@ -91,11 +91,12 @@ def check_inboxes(
         if line not in sizes:
             continue
         if insert.replace:
-            # Only the first task of a key can be claimed, and all others are replaced.
+            # Only the first tasks of a key can be claimed, and all others are replaced.
             ends = table.ends_of_key(*line)
-            sizes[line] = int(ends is not None and ends[0].is_held(now) and ends[0].id not in gone)
-        # The first one of them doesn't count as waiting.
-        elif insert.inbox is not None and sizes[line] > insert.inbox:
+            first = [] if ends is None else [ends[0]] if ends[1].per_key == 1 else table.of_key(*line)
+            sizes[line] = sum(row.is_held(now) and row.id not in gone for row in first)
+        # Those that may be claimed don't count as waiting.
+        elif insert.inbox is not None and sizes[line] - insert.per_key >= insert.inbox:
             raise InboxFull(insert.queue, line[1], insert.inbox)
         sizes[line] += 1
 

@@ -47,6 +47,12 @@ class Insert(NamedTuple):
     priority: int = 0
     keep_for: int = 0
     """See `Row.keep_for`."""
+    per_key: int = 1
+    """With a key: how many of its tasks may be claimed at a time. See `Row.per_key`."""
+    follow_up: str = ""
+    """See `Row.follow_up`."""
+    awaits: int = 0
+    """See `Row.awaits`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The order of claims within a queue: by rank, and in part random among tasks of one priority.
+"""The order of claims: equal shares of queues; within a queue by rank, in part random within a priority.
 
 A step of priority counts as if the task had become ready a minute earlier. So a task is overtaken only by
 tasks that become ready within some minutes after it, and none waits for ever.
@@ -6,10 +6,12 @@ tasks that become ready within some minutes after it, and none waits for ever.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Final
 
-from intervalq.tasks._spec.row import SECOND
+from intervalq.tasks._spec.row import SECOND, Row
+from intervalq.tasks._spec.table import Table
 
 STEP: Final = 60 * SECOND
 """How much earlier a task counts as ready for each step of its priority, in microseconds."""
@@ -44,3 +46,19 @@ def spare(priorities: Sequence[int], limit: int) -> int:
     """
     run = next((n for n, one in enumerate(priorities) if one != priorities[0]), len(priorities))
     return max(0, run - limit)
+
+
+def choose(table: Table, queues: Sequence[str], limit: int, now: int) -> list[Row]:
+    """Ready tasks: first the same share of each queue, whatever their sizes, then whatever else is ready."""
+    if not limit or not queues:
+        return []
+    share = -(-limit // len(queues))
+    chosen: list[Row] = []
+    rest: list[Row] = []
+    for queue in random.sample(queues, len(queues)):
+        ready = table.ready(queue, now, limit)
+        chosen += ready[:share]
+        rest += ready[share:]
+        if len(chosen) >= limit:
+            break
+    return (chosen + rest)[:limit]

@@ -27,7 +27,7 @@ class Row(NamedTuple):
     place: int = 0
     """Its place among the tasks of its key, from 1; 0: it has no key."""
     waiting: bool = False
-    """Whether it is in the inbox of its key, behind another task."""
+    """Whether it is in the inbox of its key, behind another task; or waits for others to end (`awaits`)."""
     session: str | None = None
     """The session that has claimed it."""
     until: int | None = None
@@ -57,6 +57,12 @@ class Row(NamedTuple):
     """How long its outcome is kept after its end, in microseconds; 0: as the session says that ends it."""
     errors: str = ""
     """The errors of its attempts since it has `keep_for`. See `_spec.outcome.with_error`."""
+    per_key: int = 1
+    """How many tasks of its key may be claimed at a time, as long as it is the last one of the key."""
+    follow_up: str = ""
+    """The id of the task that waits for the end of this one, among others; empty: none does."""
+    awaits: int = 0
+    """For how many tasks it waits that name it as their follow-up. It has no key."""
 
     @property
     def ready(self) -> int | None:

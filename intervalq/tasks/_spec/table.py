@@ -48,6 +48,10 @@ class Table(Protocol):
         """The number of tasks of a key, but at most `most`."""
         ...
 
+    def next_of_key(self, queue: str, key: str, first: int) -> list[Row]:
+        """Those of the `first` first tasks of a key that wait, by place."""
+        ...
+
     def of_session(self, session: str) -> list[Row]:
         """The tasks that a session has claimed, by id."""
         ...

@@ -156,6 +156,8 @@ class Workers(Lifecycle):
 
         def register(function: A) -> A:
             check_function(function)
+            if self._pools:
+                raise InvalidOption("the workers of this handle are running: decorate functions before run()")
             job = Job(function, job_queues, pace, many, policy, seconds, on_dependency, size, pause, kept)
             self._jobs.append(job)
             return function

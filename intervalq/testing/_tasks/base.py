@@ -106,6 +106,10 @@ class TaskSuiteBase(Suite):
 
     keeps_outcomes: bool = True
     """It keeps the outcomes of tasks, see `intervalq.tasks.store.Keeping`."""
+    follows_up: bool = True
+    """It has batches with a follow-up, see `intervalq.tasks.store.Following`."""
+    shares_keys: bool = True
+    """Several tasks of a key may run at a time, see `intervalq.tasks.store.SharingKeys`."""
 
     def comparable(self, rows: Sequence[Row]) -> list[Row]:
         """The parts of rows that two looks at the same tasks must agree on."""

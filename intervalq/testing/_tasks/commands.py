@@ -39,6 +39,8 @@ _KEYS = ("k", "K", "a key, ü")
 _SPANS = (0, 1, 2, 10, 50)
 _PROGRESS = ("", '{"p":0.5}', '{"n":"ü"}')
 _KEEPS = (0, 0, 0, 10, DAY)
+_PER_KEY = ((1,), (1,), (2, 3), (1, 1, 2, 3))
+"""Those of the tasks of a sequence."""
 _PRIORITIES = ((0,), (0, 0, 1, -1), (-9, -2, -1, 0, 0, 1, 2, 9))
 """Those of the tasks of a sequence."""
 
@@ -51,9 +53,16 @@ class TaskCommandSource:
     """
 
     def __init__(
-        self, seed: int, word: str, *, keeps: bool = True, start: int = 1_000_000_000 * SECOND
+        self,
+        seed: int,
+        word: str,
+        *,
+        keeps: bool = True,
+        shares: bool = True,
+        follows: bool = True,
+        start: int = 1_000_000_000 * SECOND,
     ) -> None:
-        """Begin. `keeps`: some tasks are to leave outcomes."""
+        """Begin. Which kinds of tasks there are to be, as the suite says of its store."""
         self.random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
         self.dead = f"{word}-a.dead"
@@ -62,6 +71,8 @@ class TaskCommandSource:
         self.sessions = tuple(f"{word}-s{number}" for number in range(4))
         self._priorities = self.random.choice(_PRIORITIES)
         self._keeps = keeps
+        self._per_key = self.random.choice(_PER_KEY) if shares else (1,)
+        self._follows = follows
         self._number = 0
         self._gone: list[str] = []
 
@@ -157,7 +168,14 @@ class TaskCommandSource:
             replace=key is not None and self.random.random() < 0.2,
             priority=self.random.choice(self._priorities),
             keep_for=self.random.choice(_KEEPS) if self._keeps else 0,
+            per_key=1 if key is None or self._per_key == (1,) else self.random.choice(self._per_key),
         )
+
+    def _batch(self, last: Insert, *others: Insert) -> list[Insert]:
+        """Some wait for others; a few of these are left out, or are never there."""
+        last = last._replace(key=None, inbox=None, replace=False, per_key=1)
+        awaits = max(0, len(others) + self.random.choice((-1, 0, 0, 0, 1)))
+        return [last._replace(awaits=awaits), *(part._replace(follow_up=last.id) for part in others)]
 
     def _kept(self) -> Kept | None:
         if not self._keeps or self.random.random() < 0.5:
@@ -192,6 +210,8 @@ class TaskCommandSource:
     def _modify(self, model: ModelTable) -> Modify:
         inserts = [self._insert(model) for _ in range(self.random.choice((0, 0, 1, 1, 2, 4)))]
         inserts = list({insert.id: insert for insert in inserts}.values())
+        if self._follows and len(inserts) > 1 and self.random.random() < 0.4:
+            inserts = self._batch(*inserts)
         taken = {insert.id for insert in inserts}
         named = [id_ for id_ in self._some(model.rows, 4) if id_ not in taken]
         mine: str | None = None

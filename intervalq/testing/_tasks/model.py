@@ -125,6 +125,10 @@ class ModelTable:
         """See `Table.count_of_key`."""
         return min(most, len(self.of_key(queue, key)))
 
+    def next_of_key(self, queue: str, key: str, first: int) -> list[Row]:
+        """See `Table.next_of_key`."""
+        return [row for row in self.of_key(queue, key)[:first] if row.waiting]
+
     def of_session(self, session: str) -> list[Row]:
         """See `Table.of_session`."""
         return sorted(row for row in self.rows.values() if row.session == session)

@@ -16,12 +16,13 @@ from intervalq.tasks.rules import (
     Change,
     Delete,
     End,
+    Kept,
     Modify,
     Select,
     Session,
     Work,
 )
-from intervalq.tasks.store import TaskStore
+from intervalq.tasks.store import Following, TaskStore
 from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, put, refused
 
 
@@ -222,3 +223,79 @@ class OperatingTests(TaskSuiteBase):
             )
 
         portal.call(scenario)
+
+    def test_a_follow_up_begins_once_when_all_of_its_batch_have_ended(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Whether done, failed, deleted or cancelled; not by moving on, nor again if a failed one is done."""
+        assert isinstance(store, Following) == self.follows_up
+        if not self.follows_up:
+            return
+
+        async def scenario() -> None:
+            queue, dead, then = names.queue(), f"{names.queue()}.dead", names.queue()
+            session = await names.begun(store)
+            names.queues.append(dead)
+            last = insert(then, awaits=6)
+            (row, *rows) = await put(
+                store,
+                last,
+                *(insert(queue, n, key="k" * (n % 2) or None, follow_up=last.id) for n in range(6)),
+            )
+            assert (row.waiting, row.ready) == (True, None)
+            assert await claim(store, session, then) == ()
+            await store.apply(Cancel((rows[5].id,)))
+            await store.apply(Modify(deletes=(Delete(rows[3].id, 0),)))
+            running = {row.id: row for row in await claim(store, session, queue, limit=9)}
+            assert running.keys() == {rows[n].id for n in (0, 1, 2, 4)}
+            assert running == {row.id: row for row in await store.apply(Select(session=session))}
+            done, failed, moved, cancelled = (running[rows[n].id] for n in (0, 1, 2, 4))
+            kept = Kept(3600 * SECOND) if self.keeps_outcomes else None
+            assert (await store.apply(Work(session, (Delete(done.id, done.version, kept),)))).lost == ()
+            parts = (
+                Change(failed.id, failed.version, queue=dead, error="no"),
+                Change(moved.id, moved.version, queue=dead.removesuffix(".dead")),
+            )
+            assert (await store.apply(Work(session, parts))).lost == ()
+            await store.apply(Cancel((cancelled.id,)))
+            assert (await self._left(store, row.id)) == (2, True)  # one moved on, one is still running
+            await store.apply(Work(session, (Delete(cancelled.id, cancelled.version + 1),)))
+            (again,) = await claim(store, session, dead)
+            assert (await store.apply(Work(session, (Delete(again.id, again.version),)))).lost == ()
+            assert (await self._left(store, row.id)) == (1, True)
+            (moved,) = await claim(store, session, dead.removesuffix(".dead"))
+            worked = await store.apply(
+                Work(session, (Delete(moved.id, moved.version),), queues=(then,), limit=9)
+            )
+            assert [row.id for row in worked.claimed] == [last.id]
+            assert worked.claimed[0].at >= moved.modified, "it waits since the last end"
+            assert await self._left(store, row.id) == (0, False)
+
+        portal.call(scenario)
+
+    def test_a_follow_up_may_be_changed_in_the_step_that_ends_its_batch(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """It is free then, and has its new value. One that is gone is missed by nobody."""
+        if not self.follows_up:
+            return
+
+        async def scenario() -> None:
+            queue = names.queue()
+            for gone in (False, True):
+                last = insert(queue, awaits=1)
+                row, part = await put(store, last, insert(queue, follow_up=last.id))
+                change = () if gone else (Change(row.id, row.version, json='"new"'),)
+                deletes = (Delete(part.id, part.version), *[Delete(row.id, row.version)] * gone)
+                await store.apply(Modify(changes=change, deletes=deletes))
+                found = await store.apply(Select(ids=(row.id,)))
+                assert [(row.json, row.awaits, row.waiting) for row in found] == [('"new"', 0, False)] * (
+                    not gone
+                )
+
+        portal.call(scenario)
+
+    @staticmethod
+    async def _left(store: TaskStore, follow_up: str) -> tuple[int, bool]:
+        (row,) = await store.apply(Select(ids=(follow_up,)))
+        return row.awaits, row.waiting

@@ -8,7 +8,7 @@ import pytest
 from anyio.from_thread import BlockingPortal
 
 from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Select, Session, Work
-from intervalq.tasks.store import TaskStore
+from intervalq.tasks.store import SharingKeys, TaskStore
 from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, put
 
 
@@ -134,5 +134,62 @@ class SharingTests(TaskSuiteBase):
             await store.apply(Begin(Session(session, expiry=3600 * SECOND)))
             assert (await store.apply(Work(session, (Delete(rows[0].id, rows[0].version),)))).lost == ()
             assert await store.apply(Select(queue=queue)) == ()
+
+        portal.call(scenario)
+
+    def test_several_tasks_of_a_key_run_at_a_time_and_begin_in_order(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """At most three; when one ends, whichever, the next begins. Another key is not affected."""
+        assert isinstance(store, SharingKeys) == self.shares_keys
+        if not self.shares_keys:
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            rows = await put(store, *(insert(queue, n, key="shared", per_key=3) for n in range(8)))
+            assert [row.waiting for row in rows] == [False] * 3 + [True] * 5
+            await put(store, *(insert(queue, n, key="alone") for n in range(2)))
+            order = [row.id for row in rows]
+            running = list(await claim(store, session, queue, limit=10))
+            alone = [row for row in running if row.key == "alone"]
+            running = sorted((row for row in running if row.key == "shared"), key=lambda row: row.place)
+            assert len(alone) == 1
+            assert [row.id for row in running] == order[:3]
+            for place, ends in enumerate((2, 0, 1, 1, 0), 3):
+                done = running.pop(ends)
+                await store.apply(Work(session, (Delete(done.id, done.version),)))
+                (begun,) = await claim(store, session, queue, limit=10)
+                assert begun.id == order[place]
+                running.append(begun)
+            await store.apply(Work(session, tuple(Delete(row.id, row.version) for row in running)))
+            assert await claim(store, session, queue, limit=10) == ()
+
+        portal.call(scenario)
+
+    def test_the_last_task_of_a_key_says_how_many_run_at_a_time(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """More begin when the next one ends; fewer, when enough have ended. None overtakes another."""
+        if not self.shares_keys:
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            rows = await put(store, *(insert(queue, n, key="k") for n in range(2)))
+            rows += await put(store, *(insert(queue, n, key="k", per_key=3) for n in range(3)))
+            order, running = [row.id for row in rows], [*await claim(store, session, queue, limit=10)]
+            assert [row.id for row in running] == order[:1]
+
+            async def ended() -> list[str]:
+                done = running.pop()
+                await store.apply(Work(session, (Delete(done.id, done.version),)))
+                begun = sorted(await claim(store, session, queue, limit=10), key=lambda row: row.place)
+                running.extend(begun)
+                return [row.id for row in begun]
+
+            assert await ended() == order[1:4]
+            (last,) = await put(store, insert(queue, key="k"))
+            assert [await ended() for _ in range(4)] == [[], [], order[4:], [last.id]]
 
         portal.call(scenario)

@@ -71,7 +71,10 @@ class RulesTests(TaskSuiteBase):
         portal.call(self._sequence, store, seed)
 
     async def _sequence(self, store: TaskStore, seed: int) -> None:
-        source = TaskCommandSource(seed, f"suite-{secrets.token_hex(6)}", keeps=self.keeps_outcomes)
+        source = TaskCommandSource(
+            seed, f"suite-{secrets.token_hex(6)}", keeps=self.keeps_outcomes, shares=self.shares_keys,
+            follows=self.follows_up,
+        )  # fmt: skip
         model = ModelTable()
         done: list[str] = []
         try:

@@ -178,6 +178,10 @@ class MemoryTable:
         """See `Table.count_of_key`."""
         return min(most, len(self._lines.get((queue, key), ())))
 
+    def next_of_key(self, queue: str, key: str, first: int) -> list[Row]:
+        """See `Table.next_of_key`."""
+        return [row for row in self._lines.get((queue, key), ())[:first] if row.waiting]
+
     def of_session(self, session: str) -> list[Row]:
         """See `Table.of_session`."""
         held = self._held.get(session, {})

@@ -131,6 +131,8 @@ class MemoryTaskStore:
     """Tasks in the process, by the name in the URL; a store with a `clock` (microseconds) has its own."""
 
     keeps_outcomes: Final = True
+    shares_keys: Final = True
+    follows_up: Final = True
 
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)

@@ -258,7 +258,7 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
     if others:
         lines = [line for line in lines if line[0] == "t"]
     # In a third of the time of Row(...).
-    rows = tuple([tuple.__new__(Row, (*line[1:], 0, "")) for line in lines])
+    rows = tuple([tuple.__new__(Row, (*line[1:], 0, "", 1, "", 0)) for line in lines])
     lost_parts = {"lost": [], "ranges": []} if head[5] is None else json.loads(head[5])
     lost = set(lost_parts["lost"])
     firsts = {line[3]: line for line in others if line[0] == "f"}

@@ -47,7 +47,7 @@ def inserted(insert: Insert) -> tuple[bytes, str, bytes]:
     """
     (
         queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level,
-        keep_for,
+        keep_for, *_,
     ) = insert  # fmt: skip
     flags = 0
     options = "" if at is None else "a"
@@ -141,7 +141,7 @@ def row_of(id_: bytes, packed: bytes) -> Row:
             mark % 2 == 1,
             progress,
             (mark // 2 + 16) % 32 - 16,
-            *(keep_for, errors),
+            *(keep_for, errors, 1, "", 0),
         ),
     )
 

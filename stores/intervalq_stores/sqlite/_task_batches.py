@@ -15,7 +15,8 @@ A = TypeVar("A")
 
 _SETTLE: Final = (
     "DELETE FROM intervalq_tasks WHERE id IN (SELECT value FROM json_each(?)) AND version = ? "
-    "AND +session = ? AND key IS NULL AND dedupe IS NULL AND keep_for = 0"  # +: by ids, not by its index
+    "AND +session = ? AND key IS NULL AND dedupe IS NULL "  # +: by ids, not by its index
+    "AND keep_for = 0 AND follow_up = ''"
 )
 _READY: Final = "queue = ? AND priority = 0 AND ready <= ? ORDER BY ready LIMIT ? OFFSET ?"
 _NUMBERS: Final = "SELECT rowid FROM intervalq_tasks WHERE "
@@ -26,9 +27,11 @@ _CHOSEN: Final = "rowid IN (SELECT value FROM json_each(?))"
 _READ: Final = (
     "SELECT rowid, id, version, queue, at, json, created, keep_for, "
     "claims = 0 AND attempt = 0 AND error = '' AND errors = '' AND progress = '' "
-    "AND dedupe_for = 0 AND alone = 0 AND priority = 0 AND key IS NULL AND dedupe IS NULL "
+    "AND dedupe_for = 0 AND alone = 0 AND priority = 0 AND key IS NULL AND dedupe IS NULL AND follow_up = '' "
     "FROM intervalq_tasks WHERE "
 )
+_NEW: Final = ("", 1, "", 0)
+"""The last columns of a task that was never claimed."""
 _CLAIM: Final = (
     "UPDATE intervalq_tasks SET version = version + 1, session = ?, until = ?, claims = claims + 1, "  # noqa: S608
     f"attempt = attempt + (? > alone), begun = ? > alone, modified = ?, ready = ? WHERE {_CHOSEN}"
@@ -134,7 +137,7 @@ def _claimed(table: SQLiteTable, command: Work, found: list[Any], now: int) -> t
         (now, None, 0, begun, False, False, "", 0),
     )
     rows = [
-        tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end, keep_for, ""))
+        tuple.__new__(Row, (id_, version + 1, queue, at, json_text, *middle, created, *end, keep_for, *_NEW))
         for _, id_, version, queue, at, json_text, created, keep_for, _ in found
     ]
     others = table.find([one[1] for one in found if not one[-1]])

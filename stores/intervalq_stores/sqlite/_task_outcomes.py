@@ -24,8 +24,8 @@ _PUT: Final = f"INSERT INTO {{table}} VALUES ({', '.join('?' * len(OutcomeRow._f
 # One statement for all: one for each task takes three times as long. Each value of `parts` is for how long
 # the work went on, and the result.
 _IS_SIMPLE: Final = (
-    "version = :version AND +session = :session AND t.key IS NULL AND dedupe IS NULL AND NOT cancelled "
-    "AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
+    "version = :version AND +session = :session AND t.key IS NULL AND dedupe IS NULL AND follow_up = '' "
+    "AND NOT cancelled AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
 )
 _DONE: Final = (
     "INSERT INTO {table} SELECT t.id, queue, t.key, 'done', t.json, "  # noqa: S608 - our own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-LAYOUT: Final = 5
+LAYOUT: Final = 6
 """The version of these tables. Any released change to them increments it and adds a step to `STEPS`."""
 
 _FOR_LOOKS: Final = (
@@ -44,7 +44,8 @@ SCHEMA: Final = (
     ready INTEGER, begun INTEGER NOT NULL DEFAULT 0, alone INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0, progress TEXT NOT NULL DEFAULT '',
     priority INTEGER NOT NULL DEFAULT 0, keep_for INTEGER NOT NULL DEFAULT 0,
-    errors TEXT NOT NULL DEFAULT '')""",
+    errors TEXT NOT NULL DEFAULT '', per_key INTEGER NOT NULL DEFAULT 1,
+    follow_up TEXT NOT NULL DEFAULT '', awaits INTEGER NOT NULL DEFAULT 0)""",
     # Each index costs throughput. A task is in one or two of them: it is ready, or claimed; and has a key.
     _READY,
     "CREATE INDEX intervalq_tasks_session ON intervalq_tasks (session) WHERE session IS NOT NULL",
@@ -61,6 +62,14 @@ SCHEMA: Final = (
     _OUTCOMES,
     "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
     f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
+)
+
+SET_BACK: Final = (
+    # Future times move with the clock, so they stay as far away as before.
+    """UPDATE intervalq_tasks SET at = at - iif(at > :now, :by, 0), until = until - iif(until > :now, :by, 0),
+    ready = ready - iif(ready > :now, :by, 0) WHERE at > :now OR until > :now""",
+    "UPDATE intervalq_marks SET until = until - :by WHERE until > :now",
+    "UPDATE intervalq_sessions SET beaten = min(beaten, :now)",
 )
 
 STEPS: Final[dict[int, tuple[str, ...]]] = {
@@ -85,6 +94,11 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE intervalq_tasks ADD COLUMN keep_for INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE intervalq_tasks ADD COLUMN errors TEXT NOT NULL DEFAULT ''",
         _OUTCOMES,
+    ),
+    5: (
+        "ALTER TABLE intervalq_tasks ADD COLUMN per_key INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE intervalq_tasks ADD COLUMN follow_up TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE intervalq_tasks ADD COLUMN awaits INTEGER NOT NULL DEFAULT 0",
     ),
 }
 """The statements that upgrade tables of each older layout to the next one."""

@@ -26,6 +26,7 @@ from intervalq.tasks.rules import (
 from intervalq_stores.sqlite import _task_order as _order
 from intervalq_stores.sqlite._task_order import LEVELS
 from intervalq_stores.sqlite._task_outcomes import OutcomeTables
+from intervalq_stores.sqlite._task_schema import SET_BACK
 
 FIELDS: Final = ", ".join(Row._fields)
 
@@ -47,6 +48,7 @@ _OF_KEY: Final = f"{_GET} WHERE queue = ? AND key = ?"
 _COUNT_OF_KEY: Final = (
     "SELECT count(*) FROM (SELECT 1 FROM intervalq_tasks WHERE queue = ? AND key = ? LIMIT ?)"
 )
+_NEXT_OF_KEY: Final = f"SELECT * FROM ({_OF_KEY} ORDER BY place LIMIT ?) WHERE waiting"  # noqa: S608
 _FIRST_OF: Final = (
     "SELECT rowid FROM intervalq_tasks WHERE queue = ? AND priority = ? AND ready IS NOT NULL "
     "AND session IS NULL ORDER BY ready LIMIT ?"
@@ -85,15 +87,6 @@ _SAMPLED: Final = """WITH RECURSIVE sample (start) AS
 _STATS_CLAIMED: Final = (
     "SELECT count(*) FILTER (WHERE ifnull(until > ?, 1)), count(*) FILTER (WHERE until > ?), max(claims) "
     "FROM intervalq_tasks WHERE session IS NOT NULL AND +queue = ?"
-)
-
-
-_SET_BACK: Final = (
-    # Future times move with the clock, so they stay as far away as before.
-    """UPDATE intervalq_tasks SET at = at - iif(at > :now, :by, 0), until = until - iif(until > :now, :by, 0),
-    ready = ready - iif(ready > :now, :by, 0) WHERE at > :now OR until > :now""",
-    "UPDATE intervalq_marks SET until = until - :by WHERE until > :now",
-    "UPDATE intervalq_sessions SET beaten = min(beaten, :now)",
 )
 
 
@@ -233,6 +226,11 @@ class SQLiteTable:
         ((there,),) = self.rows(_COUNT_OF_KEY, queue, key, most)
         return int(there)
 
+    def next_of_key(self, queue: str, key: str, first: int) -> list[Row]:
+        """See `Table.next_of_key`."""
+        self.flush()
+        return [row_of(one) for one in self.rows(_NEXT_OF_KEY, queue, key, first)]
+
     def of_session(self, session: str) -> list[Row]:
         """See `Table.of_session`."""
         self.flush()
@@ -248,7 +246,7 @@ class SQLiteTable:
             return
         if now < seen:
             self.flush()
-            for statement in _SET_BACK:
+            for statement in SET_BACK:
                 self._connection.execute(statement, {"now": now, "by": seen - now})
         self.rows("UPDATE intervalq_clock SET seen = ?", now)
 

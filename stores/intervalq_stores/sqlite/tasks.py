@@ -50,6 +50,8 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
 
     keeps = "tasks"
     keeps_outcomes: Final = True
+    shares_keys: Final = True
+    follows_up: Final = True
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         """See `TaskStore.apply`. A command whose caller leaves while it waits for the lock is not done."""

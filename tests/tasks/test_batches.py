@@ -1,0 +1,71 @@
+"""Batches: tasks, and one that runs when all of them have ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from intervalq.errors import InvalidOption, UnsupportedOperation
+from intervalq.tasks import Claim, Tasks
+from tasks.fake_store import FakeStore, handle
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("size", [0, 1, 999, 2_500])
+async def test_the_follow_up_runs_once_after_all_others(size: int, tmp_path: Path) -> None:
+    order: list[object] = []
+    async with Tasks(tmp_path / "tasks.db") as tasks:
+
+        @tasks.worker("parts", batch=100, max_attempts=1)
+        async def part(claims: list[Claim]) -> None:
+            order.extend(claim.value for claim in claims)
+            if any(claim.value == 7 for claim in claims):
+                raise ValueError("no part 7")
+
+        @tasks.worker("then")
+        async def then(task: Claim) -> None:
+            order.append(task.value)
+
+        parts = [tasks.new("parts", number) for number in range(size)]
+        id_ = await tasks.batch(parts, tasks.new("then", "all"))
+        (waiting,) = await tasks.tasks("then")
+        assert (waiting.id, waiting._row.awaits) == (id_, size)
+        await tasks.run(until_empty=True)
+        dead = await tasks.tasks("parts.dead", limit=None)
+    assert order.count("all") == 1
+    assert order[-1] == "all"
+    assert {*order[:-1]} == {*range(size)}
+    assert bool(dead) == (size > 7)
+
+
+async def test_nothing_is_inserted_if_one_of_them_cannot_be(tmp_path: Path) -> None:
+    """The last step of several fails."""
+    async with Tasks(tmp_path / "tasks.db") as tasks:
+        parts = [tasks.new("parts", number, id=f"part-{number}") for number in range(1_500)]
+        await tasks.insert("elsewhere", 0, id="part-1499")
+        with pytest.raises(Exception, match="part-1499"):
+            await tasks.batch(parts, tasks.new("then", "all"))
+        assert [queue.name for queue in await tasks.queues()] == ["elsewhere"]
+
+
+async def test_what_cannot_be_in_a_batch_is_refused() -> None:
+    async with Tasks("memory://") as tasks:
+        follow_up = tasks.new("then", "all")
+        for options in ({"dedupe_key": "d"}, {"id": "i", "skip": True}):
+            part = tasks.new("parts", 1, **options)
+            for given in (([part], follow_up), ([], part)):
+                with pytest.raises(InvalidOption, match="batch"):
+                    await tasks.batch(*given)
+        with pytest.raises(InvalidOption, match="key="):
+            await tasks.batch([], tasks.new("then", "all", key="k"))
+        with pytest.raises(InvalidOption, match="too many"):
+            await tasks.batch([tasks.new("parts", 1)] * 1_000_001, follow_up)
+        assert await tasks.queues() == []
+    async with handle(FakeStore()) as tasks:
+        with pytest.raises(UnsupportedOperation, match="follow-up"):
+            await tasks.batch([tasks.new("parts", 1)], tasks.new("then", "all"))
