@@ -90,13 +90,7 @@ local function put_outcome(id, state, attempts, created, took, ends, one, queue,
     those = { ids = {}, texts = {} }
     leaving[day] = those
   end
-  local before = those.texts[id]
-  if before then
-    text = before .. text
-  else
-    those.ids[#those.ids + 1] = id
-  end
-  those.texts[id] = text
+  those.ids[#those.ids + 1], those.texts[id] = id, text  -- a command ends a task once
 end
 
 -- Leave the outcome of a task that ends, if it is kept. `by`: the session that ended it, if any.
