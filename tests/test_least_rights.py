@@ -27,6 +27,7 @@ from intervalq.ledger.store import open_ledger_store
 from intervalq.rules import Advance, Drop, Hold, Limit, Resume, Settings
 from intervalq.store import Waking, open_store
 from intervalq.tasks import Claim, Tasks
+from intervalq.tasks.store import Keeping, open_task_store
 from servers import Server, redis_client
 
 REFUSED = [
@@ -91,6 +92,7 @@ async def pace(url: str) -> None:
 async def do_tasks(url: str) -> None:
     done: list[object] = []
     tasks = Tasks(url)
+    keep = "1h" if isinstance(open_task_store(url), Keeping) else None
 
     @tasks.worker("least")
     async def one(task: Claim) -> None:
@@ -102,10 +104,14 @@ async def do_tasks(url: str) -> None:
         await tasks.insert("least", 1, key="k")
         await tasks.insert("least", 2, key="k", dedupe_key="d")
         await tasks.insert("least", 3, delay="1ms")
+        kept = await tasks.insert("least", 6, keep=keep)
         await tasks.put("least", [4, 5])
         await tasks.modify(tasks.new("other", 6))
         await tasks.run(until_empty=True)
         assert [task.value for task in await tasks.tasks("other")] == [6]
+        if keep:
+            assert [outcome.state for outcome in await tasks.wait([kept])] == ["done"]
+            assert len(await tasks.outcomes("least")) == 1
         await tasks.queues()
         await tasks.sessions()
         claim = await tasks.try_claim("other")
@@ -117,7 +123,7 @@ async def do_tasks(url: str) -> None:
         await tasks.cancel(cancelled)
         async with tasks.lock("least"):
             pass
-    assert sorted(map(str, done)) == ["1", "2", "3", "4", "5"]
+    assert sorted(map(str, done)) == ["1", "2", "3", "4", "5", "6"]
 
 
 @pytest.mark.anyio

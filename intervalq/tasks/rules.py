@@ -111,6 +111,7 @@ __all__ = [
     "sound",
     "spare",
     "typed",
+    "with_error",
 ]
 
 A = TypeVar("A")

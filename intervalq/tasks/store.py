@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from intervalq._backends import TASKS, backend
 from intervalq.errors import InvalidOption, UnsupportedOperation, short
 from intervalq.store import sound_url
-from intervalq.tasks._spec.commands import Command, Insert, Work, Worked
+from intervalq.tasks._spec.commands import Change, Command, Delete, Insert, Modify, Outcomes, Work, Worked
 from intervalq.tasks._spec.row import Row
 
 A = TypeVar("A")
@@ -187,6 +187,18 @@ def refuse_inserts(store: TaskStore, inserts: Sequence[Insert]) -> None:
         raise UnsupportedOperation(
             store.url, "this store has no batches with a follow-up; nothing was done: use SQLite"
         )
+
+
+def asks_to_keep(command: Command[Any]) -> bool:
+    """Whether a command is about outcomes: a store that keeps none has to refuse it."""
+    if isinstance(command, Modify):
+        ends: Iterable[Delete | Change] = (*command.deletes, *command.changes)
+        return any(insert.keep_for for insert in command.inserts) or _keep(ends)
+    return isinstance(command, Outcomes) or (isinstance(command, Work) and _keep(command.settled))
+
+
+def _keep(ends: Iterable[Delete | Change]) -> bool:
+    return any(end.kept is not None and end.kept.keep_for for end in ends)
 
 
 def check_keeps(store: TaskStore, remedy: str = "use SQLite, and insert tasks with keep=") -> None:

@@ -1,9 +1,10 @@
-"""A worker process of a storm: it does tasks and writes each into a ledger, in the commit's own transaction.
+"""A worker process of a storm: it does tasks and writes each into a ledger, in the step of the commit.
 
     python tests/faults/task_process.py URL QUEUE MODE
 
 MODE is "commit": in the transaction that removes the task; or "unguarded": in an earlier transaction, as
 workers do whose queue is elsewhere, by which a storm shows that it detects tasks that are done twice.
+On Redis, the ledger of every other task is a queue, and that of the others are their results.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from intervalq.errors import ClaimLost
 from intervalq.tasks import Claim, Tasks
 
 EXPIRY = 1.0
+LEDGER = "ledger"
+"""The queue that is the ledger on Redis."""
 
 
 async def main(url: str, queue: str, mode: str) -> None:
@@ -33,20 +36,24 @@ async def main(url: str, queue: str, mode: str) -> None:
             await done
 
     @tasks.worker(queue, concurrency=4, max_attempts=None, backoff=0.05)
-    async def work(claim: Claim) -> None:
+    async def work(claim: Claim) -> object:
         await anyio.sleep(random.uniform(0, 0.03))
         if random.random() < 0.05:
             raise RuntimeError("some attempts fail")
+        if url.startswith("redis"):
+            entry = [claim.value, claim.claims]
+            return tasks.new(LEDGER, entry) if claim.value % 2 else entry
         if mode == "commit":
             async with claim.commit() as connection:
                 await execute(connection, claim)
                 await anyio.sleep(random.uniform(0, 0.01))
-            return
+            return None
         async with tasks.transaction() as connection:
             await execute(connection, claim)
         await anyio.sleep(random.uniform(0, 0.01))
         with suppress(ClaimLost):
             await claim.ack()
+        return None
 
     async with anyio.create_task_group() as group:
         group.start_soon(_stop_at_sigterm, tasks)

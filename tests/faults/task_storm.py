@@ -28,11 +28,14 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import postgres_servers
-from faults.task_process import EXPIRY
+import servers
+from faults.task_process import EXPIRY, LEDGER
 from intervalq.errors import StoreUnavailable
 from intervalq.tasks import Outcome, Tasks
+from intervalq.tasks.sync import Tasks as BlockingTasks
 
 QUEUE = "storm"
+_DONE = "select task, count(*), max(claims) from ledger group by task"
 _LEDGER = "create table if not exists ledger (task bigint, claims integer)"
 _WAITING = 100
 """The number of tasks that are kept waiting."""
@@ -54,8 +57,8 @@ class Target(ABC):
         """End it at once, and start it again."""
 
     @abstractmethod
-    def query(self, sql: str) -> list[tuple[int, ...]]:
-        """The rows of a statement, which is committed."""
+    def done(self) -> list[tuple[int, int, int]]:
+        """The numbers in the ledger: how often each one is there, and by which claim of its task at last."""
 
     def faults(self) -> dict[str, Callable[[], None]]:
         return {"server restarted": self.restart}
@@ -75,13 +78,16 @@ class PostgresTarget(Target):
     def __init__(self) -> None:
         self._server = postgres_servers.postgres().start()
         self.url = self._server.url
-        self.query(_LEDGER)
+        self._query(_LEDGER)
 
     def restart(self) -> None:
         self._server.stop()
         self._server.start()
 
-    def query(self, sql: str) -> list[tuple[int, ...]]:
+    def done(self) -> list[tuple[int, int, int]]:
+        return self._query(_DONE)
+
+    def _query(self, sql: str) -> list[tuple[int, int, int]]:
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -110,15 +116,46 @@ class SQLiteTarget(Target):
     def faults(self) -> dict[str, Callable[[], None]]:
         return {}
 
-    def query(self, sql: str) -> list[tuple[int, ...]]:
+    def done(self) -> list[tuple[int, int, int]]:
         with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
-            return connection.execute(sql).fetchall()
+            return connection.execute(_DONE).fetchall()
 
     def close(self) -> None:
         self._folder.cleanup()
 
 
-TARGETS: dict[str, Callable[[], Target]] = {"postgres": PostgresTarget, "sqlite": SQLiteTarget}
+class RedisTarget(Target):
+    """Odd tasks insert an entry into the ledger, a queue; the others leave one as their result."""
+
+    keep = "1d"
+
+    def __init__(self) -> None:
+        options = ("--appendonly", "yes", "--appendfsync", "always")
+        self._server = servers.redis_server(servers.redis_binary(), *options).start()
+        self.url = self._server.url
+
+    def restart(self) -> None:
+        self._server.stop()
+        self._server.start()
+
+    def done(self) -> list[tuple[int, int, int]]:
+        with BlockingTasks(self.url) as tasks:
+            entries = [task.value for task in tasks.tasks(LEDGER, limit=None)]
+            entries += [one.result for one in tasks.outcomes(QUEUE, state="done", limit=None) if one.result]
+        claims: dict[int, list[int]] = {}
+        for number, claim in entries:
+            claims.setdefault(number, []).append(claim)
+        return [(number, len(those), max(those)) for number, those in claims.items()]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+TARGETS: dict[str, Callable[[], Target]] = {
+    "postgres": PostgresTarget,
+    "sqlite": SQLiteTarget,
+    "redis": RedisTarget,
+}
 
 
 @dataclass(slots=True)
@@ -187,7 +224,7 @@ class Driver:
         """Whether a storm that should show a kill between a commit and its acknowledgement has had none."""
         if self._mode != "unguarded" or self.storm.faults.total() >= _ENOUGH:
             return False
-        return not self.target.query("select task from ledger group by task having count(*) > 1")
+        return all(count == 1 for _, count, _ in self.target.done())
 
     async def _produce(self, tasks: Tasks, scope: anyio.CancelScope) -> None:
         while not scope.cancel_called:
@@ -261,7 +298,7 @@ class Driver:
 
     def judge(self) -> None:
         """Compare the ledger with the inserted tasks."""
-        rows = self.target.query("select task, count(*), max(claims) from ledger group by task")
+        rows = self.target.done()
         counts = {task: count for task, count, _ in rows}
         # The last insert may have been done without an answer.
         gone = self.storm.cancelled | self.storm.unsure

@@ -41,7 +41,6 @@ def anyio_backend() -> str:
 
 
 class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
-    keeps_outcomes = False
     shares_keys = False
     follows_up = False
 
@@ -51,7 +50,6 @@ class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
 
 
 class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
-    keeps_outcomes = False
     shares_keys = False
     follows_up = False
     steps = 15  # the scripts are the same
@@ -62,7 +60,6 @@ class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
 
 
 class TestTasksOnACluster(TaskSuite, WakingTaskSuite):
-    keeps_outcomes = False
     shares_keys = False
     follows_up = False
     steps = 15

@@ -173,6 +173,30 @@ class OutcomeTests(TaskSuiteBase):
 
         portal.call(scenario)
 
+    def test_the_error_of_what_was_no_attempt_is_not_kept(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Of a claim that had not begun, or that goes on."""
+        if not self.keeps_outcomes:
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, insert(queue, 0, keep_for=_HOUR))
+            for number, begins in enumerate((0, 2), 1):
+                work = Work(session, queues=(queue,), limit=1, begins=begins)
+                (row,) = (await store.apply(work)).claimed
+                goes_on = Change(row.id, row.version, error="goes on", keep=True)
+                back = Change(row.id, row.version + 1, delay=0, attempt=number - 1, error=f"{number}")
+                assert (await store.apply(Work(session, (goes_on,)))).lost == ()
+                assert (await store.apply(Work(session, (back,)))).lost == ()
+            (row,) = await claim(store, session, queue)
+            await store.apply(Work(session, (Delete(row.id, row.version),)))
+            (left,) = await store.apply(Outcomes(ids=(row.id,)))
+            assert [one[1:] for one in parsed(left.errors)] == [(1, "2")]
+
+        portal.call(scenario)
+
     def test_a_worker_that_keeps_a_task_knows_only_its_last_error(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:

@@ -36,7 +36,7 @@ from intervalq.tasks.rules import (
     Work,
     Worked,
 )
-from intervalq.tasks.store import Lock, Pulled
+from intervalq.tasks.store import Lock, Pulled, asks_to_keep
 
 if TYPE_CHECKING:
     from intervalq_stores.nats._task.claims import Claims
@@ -68,9 +68,14 @@ class NATSTaskStore:
         """See `TaskStore.apply`. The time is the server's, whatever `now` says.
 
         Raises:
-            UnsupportedOperation: JetStream can't do that.
+            UnsupportedOperation: JetStream can't do that, such as to keep outcomes; nothing was done.
         """
         del now
+        if asks_to_keep(command):
+            raise UnsupportedOperation(
+                self.url,
+                "it keeps no outcomes of tasks, and nothing was done: omit keep=, or use another store",
+            )
         with self._seen():
             answer = await _COMMANDS[type(command)](self, command)
         return cast("A", answer)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from hashlib import md5
-from struct import Struct
-from struct import error as struct_error
 from typing import Any, Final, TypeAlias, cast
 
 from intervalq.errors import DependencyError, InboxFull
@@ -36,25 +33,15 @@ from intervalq.tasks.rules import (
     Sessions,
     Work,
     Worked,
+    with_error,
 )
 from intervalq_stores.redis._task_keys import WAKE
+from intervalq_stores.redis._task_outcomes import kept_text
+from intervalq_stores.redis._task_rows import MAX_SPAN, Unfit, check_attempt, inserted, row_of, within
 
 Arguments: TypeAlias = list[str | bytes]
 
-# A packed task: see HEAD in tasks_table.lua.
-_WHOLE: Final = Struct(">HBIIIIqqqqqHHHIH")
-_SIZE: Final = _WHOLE.size
-_KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE, _AHEAD, _ALONE, _EXTRA = 1, 2, 4, 8, 16, 32, 64, 128
-_MORE: Final = Struct(">BI")
 _MAX_NAME_BYTES: Final = 2**16 - 1
-_MAX_ATTEMPTS: Final = 2**31
-"""A bound of attempts that leaves room for as many claims."""
-_MAX_SPAN: Final = 2**52
-"""More than a hundred years, in microseconds: a span that can safely be added to any current time."""
-
-
-class Unfit(ValueError):
-    """A value that the tables can't hold."""
 
 
 # --- commands ----------------------------------------------------------------------------------------
@@ -75,54 +62,19 @@ def _modify(command: Modify) -> Arguments:
     parts = (command.inserts, command.changes, command.deletes, command.depends)
     arguments: Arguments = [command.session, _flag(command.force), *(str(len(part)) for part in parts)]
     for insert in command.inserts:
-        arguments += _insert(insert)
+        arguments += inserted(insert)
     for change in command.changes:
         arguments += _change(change)
     for delete in command.deletes:
-        arguments += delete.id, f"x{delete.version}"
+        arguments += _delete(delete)
     for depend in command.depends:
         arguments += depend.id, f"x{depend.version}"
     return arguments
 
 
-def _insert(insert: Insert) -> tuple[bytes, str, bytes]:
-    queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level, *_ = (
-        insert
-    )
-    flags = 0
-    options = "" if at is None else "a"
-    if skip or key is not None or dedupe is not None:
-        flags = _KEY * (key is not None) + _DEDUPE * (dedupe is not None)
-        options += "s" * skip + "d" * (dedupe is not None)
-        if key is not None:
-            options += "k" + "r" * replace + ("" if inbox is None else f"i{inbox}")
-    extra = b""
-    if level:
-        flags, options, extra = flags | _EXTRA, f"{options}p", _MORE.pack(2 * (level % 32), 0)
-    _within(attempt, _MAX_ATTEMPTS, "attempt")
-    _within(dedupe_for, _MAX_SPAN, "dedupe_for")
-    parts = (queue, key or "", error, dedupe or "")
-    text = "".join((*parts, json)).encode()
-    queue_size, key_size, error_size, dedupe_size = _sizes(parts, len(text) - len(json))
-    name = id_.encode()
-    spread = md5(name, usedforsecurity=False).digest()
-    try:
-        head = _WHOLE.pack(
-            *(spread[0] << 8 | spread[1], flags, 0, 0, 0, attempt, delay if at is None else at, 0, 0, 0),
-            *(dedupe_for, queue_size, key_size, 0, error_size, dedupe_size),
-        )
-    except struct_error as problem:
-        raise Unfit(f"a number is out of range or a name too long: {problem}") from problem
-    if extra:
-        names = len(text) - len(json.encode())
-        return name, options, b"".join((head, text[:names], extra, text[names:]))
-    return name, options, head + text
-
-
-def _sizes(parts: tuple[str, ...], total: int) -> Iterable[int]:
-    """The sizes of texts in bytes, which are their lengths if all of them are ASCII."""
-    sizes = list(map(len, parts))
-    return sizes if sum(sizes) == total else [len(part.encode()) for part in parts]
+def _delete(delete: Delete) -> Arguments:
+    id_, version, kept = delete
+    return [id_, f"x{version}"] if kept is None else [id_, f"xo{version}", kept_text(kept)]
 
 
 def _change(change: Change) -> Arguments:
@@ -140,16 +92,13 @@ def _change(change: Change) -> Arguments:
     if change.queue is not None:
         _short(change.queue)
     if change.attempt is not None:
-        _within(change.attempt, _MAX_ATTEMPTS, "attempt")
+        check_attempt(change.attempt)
     letters = "".join(letter for letter, value in given if value is not None)
-    values = [str(value) for _, value in given if value is not None]
+    values: Arguments = [str(value) for _, value in given if value is not None]
+    if change.kept is not None:
+        letters += "o"
+        values.append(kept_text(change.kept))
     return [change.id, f"{letters}{'k' * change.keep}{change.version}", *values]
-
-
-def _within(number: int, most: int, name: str) -> None:
-    """Check that a number, and what is added to it later, can be stored."""
-    if not 0 <= number < most:
-        raise Unfit(f"{name}={number} is not from 0 to below {most}")
 
 
 def _short(*names: str) -> None:
@@ -172,7 +121,7 @@ def _work(command: Work) -> Arguments:
         *command.begun,
     ]
     for part in command.settled:
-        arguments += (part.id, f"x{part.version}") if type(part) is Delete else _change(cast("Change", part))
+        arguments += _delete(part) if type(part) is Delete else _change(cast("Change", part))
     _short(command.session, *command.queues)
     return [*arguments, *random.sample(command.queues, len(command.queues))]
 
@@ -180,12 +129,12 @@ def _work(command: Work) -> Arguments:
 def _begin(command: Begin) -> Arguments:
     session = command.session
     _short(session.id, session.host, session.consumer)
-    _within(session.expiry, _MAX_SPAN, "expiry")
+    within(session.expiry, MAX_SPAN, "expiry")
     return [session.id, session.host, str(session.pid), session.consumer, str(session.expiry)]
 
 
 def _acquire(command: Acquire) -> Arguments:
-    _within(command.expiry, _MAX_SPAN, "expiry")
+    within(command.expiry, MAX_SPAN, "expiry")
     return [command.owner, str(command.expiry), _flag(command.refresh)]
 
 
@@ -262,15 +211,16 @@ def _modified(
 
 
 def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> Row:
-    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, *_ = insert
+    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, keep, *_ = insert
     place, waiting = (0, False) if key is None else places[id_]
     if at is None:
         at = now + delay
+    errors = with_error("", error, attempt, now) if keep and error else ""
     return tuple.__new__(  # twice as fast as Row(...)
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for, False, False, False, "", priority, 0, "", 1, "", 0),
+            *(dedupe, dedupe_for, False, False, False, "", priority, keep, errors, 1, "", 0),
         ),
     )
 
@@ -331,54 +281,7 @@ def _sessions(_: Sessions, __: int, found: list[Any]) -> tuple[Session, ...]:
 
 
 def _rows(flat: list[bytes]) -> tuple[Row, ...]:
-    return tuple(_row(id_, packed) for id_, packed in _by(2, flat))
-
-
-def _row(id_: bytes, packed: bytes) -> Row:
-    numbers = _WHOLE.unpack_from(packed)
-    _, flags, version, place, claims, attempt, at, created, modified, until, dedupe_for, *sizes = numbers
-    queue, key, session, error, dedupe = sizes
-    text: Any = packed[_SIZE:]
-    if text.isascii():  # so that its characters are the same, and it is decoded only once
-        text = text.decode()
-        decode: Callable[[Any], str] = str
-    else:
-        decode = bytes.decode
-    key += queue
-    session += key
-    error += session
-    dedupe += error
-    mark, progress = 0, ""
-    value = dedupe
-    if flags & _EXTRA:
-        mark, size = _MORE.unpack_from(packed, _SIZE + dedupe)
-        value = dedupe + _MORE.size + size
-        progress = packed[_SIZE + dedupe + _MORE.size : _SIZE + value].decode()
-    return tuple.__new__(
-        Row,
-        (
-            id_.decode(),
-            *(version, decode(text[:queue])),
-            at,
-            decode(text[value:]),
-            decode(text[queue:key]) if flags & _KEY else None,
-            place,
-            flags & _WAITING > 0,
-            decode(text[key:session]) if flags & _SESSION else None,
-            until if flags & _UNTIL else None,
-            *(claims, attempt),
-            decode(text[session:error]),
-            *(created, modified),
-            decode(text[error:dedupe]) if flags & _DEDUPE else None,
-            dedupe_for,
-            flags & (_SESSION | _AHEAD) == _SESSION,
-            flags & _ALONE > 0,
-            mark % 2 == 1,
-            progress,
-            (mark // 2 + 16) % 32 - 16,
-            *(0, "", 1, "", 0),
-        ),
-    )
+    return tuple(row_of(id_, packed) for id_, packed in _by(2, flat))
 
 
 def _by(size: int, parts: list[Any]) -> Iterator[tuple[Any, ...]]:

@@ -15,6 +15,11 @@ WAKE: Final = f"{_BASE}wake:"
 """The beginning of the channel of a session, or of those who wait for a lock."""
 
 
+def day_keys(day: int | str) -> tuple[str, str]:
+    """The keys of the outcomes that expire on a day, counted from 1970."""
+    return f"{_BASE}outcomes:{day}", f"{_BASE}ended:{day}"
+
+
 def keys_of(command: Command[Any]) -> tuple[str, ...]:
     """The keys that a command reads or writes."""
     return (f"{_BASE}lock:{command.name}",) if isinstance(command, Acquire | Release) else KEYS

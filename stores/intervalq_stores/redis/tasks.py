@@ -1,28 +1,36 @@
 """`redis://`, `rediss://`, `unix://`, and `+cluster` of the first two: durable tasks in a Redis or Valkey.
 
 A command is one atomic step of the server, in one script (tasks_*.lua). It may concern several queues, so all
-tasks are in five keys with one hash tag, and each lock in a key with the same tag: in a cluster, one node has
-them all. To separate unrelated workloads, use databases of their own (`/1`) or other servers.
+tasks are in five keys with one hash tag. Each lock, and each day of outcomes, has keys with the same tag: in
+a cluster, one node has them all. To separate unrelated workloads, use databases of their own (`/1`) or other
+servers.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from struct import error as struct_error
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
-from intervalq.errors import CorruptState, StoreError, Unauthorized
-from intervalq.tasks.rules import Command, Worked
+from intervalq.errors import CorruptState, StoreError, StoreUnavailable, Unauthorized
+from intervalq.tasks.rules import Command, OutcomeRow, Outcomes, Worked
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import Script, script
-from intervalq_stores.redis._task_codec import Unfit, answered, asked, told
-from intervalq_stores.redis._task_keys import KEYS, WAKE, keys_of
+from intervalq_stores.redis._task_codec import Arguments, answered, asked, told
+from intervalq_stores.redis._task_keys import KEYS, WAKE, day_keys, keys_of
+from intervalq_stores.redis._task_outcomes import find, keys_of_days
+from intervalq_stores.redis._task_rows import Unfit
 
 A = TypeVar("A")
 
 _POLICY: Final = "maxmemory_policy:"
+_NEEDS_DAYS: Final = 3
+"""The first part of an answer: nothing was done, because keys of these days of outcomes are needed."""
+_TRIES: Final = 5
+_KNOWN_DAYS: Final = 8
+"""How many days a store declares because an earlier command of the kind was about them."""
 
 
 class RedisTaskStore:
@@ -32,9 +40,12 @@ class RedisTaskStore:
     done.
     """
 
+    keeps_outcomes: Final = True
+
     def __init__(self, url: str) -> None:
         self._server = Client(url, "tasks in Redis or Valkey")
         self._cluster = "1" if url.partition("://")[0].lower().endswith("+cluster") else ""
+        self._days: dict[str, tuple[int, ...]] = {}
         self.url = self._server.url
 
     def __repr__(self) -> str:
@@ -48,23 +59,58 @@ class RedisTaskStore:
         id and `skip`.
         """
         try:
+            if isinstance(command, Outcomes):
+                return cast("A", await self._outcomes(command, now))
             name, arguments = asked(command)
-            clock = "" if now is None else str(now)
-            chance = str(random.getrandbits(31))
-            keys = keys_of(command)
-            sent = (str(len(keys)), *keys, name, clock, chance, self._cluster, *arguments)
-            reply, _ = await self._server.run(keys[0], _script(name), *sent)
+            reply = await self._ask(name, arguments, now, keys_of(command))
         except (UnicodeEncodeError, Unfit) as error:
             raise StoreError(self.url, f"{error}; nothing was done: omit that value") from error
-        try:
+        remedy = (
+            f"find it in the hash {KEYS[0]}; the command was done, and claims are given back when their "
+            "session ends"
+        )
+        with self._readable("a task", remedy):
             return cast("A", answered(command, reply))
+
+    async def _outcomes(self, command: Outcomes, now: int | None) -> tuple[OutcomeRow, ...]:
+        async def ask(name: str, arguments: Arguments, days: tuple[int, ...]) -> list[Any]:
+            return await self._ask(name, arguments, now, KEYS, days)
+
+        with self._readable("an outcome", f"find it in the hash {day_keys('DAY')[0]}"):
+            return await find(ask, command)
+
+    async def _ask(
+        self,
+        name: str,
+        arguments: Arguments,
+        now: int | None,
+        keys: tuple[str, ...],
+        days: tuple[int, ...] = (),
+    ) -> list[Any]:
+        """Run a script, and again with the keys of other days if it needs these, and so has done nothing."""
+        clock = "" if now is None else str(now)
+        known = days or self._days.get(name, ())
+        for _ in range(_TRIES):
+            declared = (*keys, *keys_of_days(known))
+            chance = str(random.getrandbits(31))
+            sent = (str(len(declared)), *declared, name, clock, chance, self._cluster, *arguments)
+            reply, _ = await self._server.run(keys[0], _script(name), *sent)
+            if reply[0] != _NEEDS_DAYS:
+                return cast("list[Any]", reply)
+            known = tuple(dict.fromkeys((*reply[1:], *known)))
+            self._days[name] = known[: max(_KNOWN_DAYS, len(reply) - 1)]
+        raise StoreUnavailable(self.url, "the days of the outcomes to write changed again and again")
+
+    @contextmanager
+    def _readable(self, what: str, remedy: str) -> Iterator[None]:
+        """Say what is broken, and where, if an answer can't be read."""
+        try:
+            yield
+        except UnicodeEncodeError:  # it is the command's
+            raise
         except (ValueError, TypeError, AttributeError, LookupError, struct_error) as error:
-            what = "its text isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "its data is invalid"
-            raise CorruptState(
-                self.url,
-                f"a task can't be read, because {what}: find it in the hash {KEYS[0]}; the command was "
-                "done, and claims are given back when their session ends",
-            ) from None
+            why = "its text isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "its data is invalid"
+            raise CorruptState(self.url, f"{what} can't be read, because {why}: {remedy}") from None
 
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
@@ -103,7 +149,7 @@ def _script(name: str) -> Script:
 
 
 def _files(*parts: str) -> tuple[str, ...]:
-    return tuple(f"tasks_{part}.lua" for part in ("table", "writes", *parts))
+    return tuple(f"tasks_{part}.lua" for part in ("table", "outcomes", "writes", *parts))
 
 
 _PARTS: Final = {
@@ -112,5 +158,5 @@ _PARTS: Final = {
     "cancel": _files("changes", "cancel"),
     "work": _files("changes", "work"),
     **dict.fromkeys(("begin", "beat", "end"), _files("changes", "sessions")),
-    **dict.fromkeys(("select", "count", "sessions"), _files("looks")),
+    **dict.fromkeys(("select", "count", "sessions", "outcomes", "page", "days"), _files("looks")),
 }

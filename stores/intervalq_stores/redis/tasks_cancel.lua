@@ -27,6 +27,7 @@ local function cancel()
       of[#of + 1] = { id, row.version }
       cancelled[row.session] = of
     elseif row then
+      leave_outcome(row, CANCELLED)
       remove(row, true)
       removed[#removed + 1] = id
     end

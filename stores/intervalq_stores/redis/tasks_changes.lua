@@ -1,4 +1,4 @@
--- Inserts, changes and removals of one task, with its line and its dedupe key. It comes after tasks_table.lua.
+-- Inserts, changes and removals of one task, with its line and its dedupe key. It comes after tasks_writes.lua.
 
 -- --- lines of keys: new ones come at the end ---------------------------------------------------------
 
@@ -150,16 +150,23 @@ local function remove(row, feeds)
   if feeds and row.key and not row.waiting then feed(line_of(row.queue, row.key)) end
 end
 
-local function change(row, part)
+-- `by`: the session that changes the task.
+local function change(row, part, by)
   local queue = part.q or row.queue
   local moves = queue ~= row.queue
   local keeps = part.k and not moves
+  local attempt = part.t and tonumber(part.t) or row.attempt
   leave(row)
+  if part.o and row.keep_for == 0 then row.errors, row.keep_for = errors_of(row), (kept_of(part.o)) end
+  local tried = row.attempt - (row.begun and 1 or 0)
+  if row.keep_for > 0 and part.e and part.e ~= '' and attempt > tried and row.session and not keeps then
+    row.errors = with_error(row.errors, part.e, attempt)
+  end
   row.version = row.version + 1
   row.json = part.j or row.json
   row.at = part.a and tonumber(part.a) or sooner(row)
   if part.d then row.at = now + tonumber(part.d) end
-  row.attempt = part.t and tonumber(part.t) or row.attempt
+  row.attempt = attempt
   row.err = part.e or row.err
   if not keeps then
     row.session = nil
@@ -174,6 +181,7 @@ local function change(row, part)
     enter(row)
     return
   end
+  if is_dead(queue) and not is_dead(row.queue) then leave_outcome(row, FAILED, part.o, by) end
   arrived[queue], departed[row.queue] = true, true
   if row.dedupe then  -- a dedupe key belongs to its queue
     put_mark(sized(row.queue) .. row.dedupe, row.id, now + row.dedupe_for)
@@ -196,9 +204,14 @@ end
 
 -- A part: the id; flags with the version; then a value for each flag except x and k. x deletes the task. The others
 -- change it: q queue, j value, a at, d delay, t attempt, e error, g progress, p priority; k keeps the claim, l for this long.
+-- o, which x may have, too: what the end says about its outcome, see `kept_of`.
 local function read_part()
   local id, change = argument(), argument()
-  if string.byte(change) == 120 then return { id = id, version = tonumber(sub(change, 2)), x = true } end
+  local first, second = string.byte(change, 1, 2)
+  if first == 120 and second == 111 then
+    return { id = id, version = tonumber(sub(change, 3)), x = true, o = argument() }
+  end
+  if first == 120 then return { id = id, version = tonumber(sub(change, 2)), x = true } end
   local part = { id = id }
   local flags, version = string.match(change, '^(%l*)(%-?%d+)$')
   part.version = tonumber(version)

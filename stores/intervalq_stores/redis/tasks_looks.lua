@@ -2,6 +2,10 @@
 --
 -- ARGV[5]  select: queue ('=' and its name, or empty), session (likewise), limit, values; ids
 --          count: limit, how many names; names, prefixes
+--          outcomes: ids
+--          page: day, queue ('=' and its name, or empty), state, where the page begins, limit
+
+local PAGE = 500
 
 local function queues_from(start, limit)
   local found = ask('ZRANGEBYLEX', INDEX, '[q' .. start, '(q' .. start .. '\255', 'LIMIT', 0, limit)
@@ -106,4 +110,66 @@ local function list_sessions()
   return { 0, now, found }
 end
 
-return run(({ select = select_tasks, count = count_queues, sessions = list_sessions })[ARGV[1]])
+-- All outcomes of some tasks, by day.
+local function outcomes_of()
+  local days, ids, found = outcome_days(), {}, {}
+  need(days)
+  for i = at_argument + 1, #ARGV do ids[#ids + 1] = ARGV[i] end
+  for _, day in ipairs(days) do
+    local at, outcomes = 0, of_day(day)
+    in_chunks(ids, function(...)
+      local list = ask('HMGET', outcomes, ...)
+      for i = 1, #list do
+        if list[i] then found[#found + 1], found[#found + 2] = ids[at + i], list[i] end
+      end
+      at = at + #list
+    end)
+  end
+  return { 0, now, found }
+end
+
+-- Whether the last of a task's outcomes, and whether any, is of this queue and state, and still kept.
+local function matches(text, queue, state)
+  local at, last, any = 1, false, false
+  while at <= #text do
+    if at + OUTCOME_SIZE > #text + 1 then corrupt('an outcome is too short') end
+    local mark, _, _, _, _, ends, _, queue_size, key, host, result, errors, json, from = unpacked(OUTCOME, text, at)
+    last = ends > now and (state == '' or mark % 4 == tonumber(state))
+      and (queue == '' or sub(text, from, from + queue_size - 1) == sub(queue, 2))
+    any = any or last
+    at = from + queue_size + key + host + result + errors + json
+  end
+  return last, any
+end
+
+-- A page of the tasks whose outcomes expire on one day, the last one to end first: their ids and outcomes, where the
+-- next page begins, and how many tasks there are whose last outcomes match.
+local function page()
+  local day, queue, state, position, limit = number(), argument(), argument(), number(), number()
+  need({ day })
+  local outcomes, ended = of_day(day)
+  position = position or ask('LLEN', ended)
+  local size = limit and queue == '' and state == '' and math.min(limit, PAGE) or PAGE
+  local first, ids, known, found, matching = math.max(0, position - size), {}, {}, {}, 0
+  local list = position > first and ask('LRANGE', ended, first, position - 1) or {}
+  for i = #list, 1, -1 do
+    if not known[list[i]] then ids[#ids + 1], known[list[i]] = list[i], true end
+  end
+  in_chunks(ids, function(...)  -- a page is one chunk
+    for i, text in ipairs(ask('HMGET', outcomes, ...)) do
+      local last, any = matches(text or '', queue, state)
+      if last then matching = matching + 1 end
+      if any then found[#found + 1], found[#found + 2] = ids[i], text end
+    end
+  end)
+  return { 0, now, found, first, matching }
+end
+
+local function list_days()
+  return { 0, now, outcome_days() }
+end
+
+return run(({
+  select = select_tasks, count = count_queues, sessions = list_sessions,
+  outcomes = outcomes_of, page = page, days = list_days,
+})[ARGV[1]])

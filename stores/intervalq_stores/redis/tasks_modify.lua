@@ -8,8 +8,8 @@ local function refuse(...)
 end
 
 -- An insert: the id, flags, and the packed task, whose `at` is a delay, or with flag a an instant. Other flags: s: it
--- is left out if the id exists; d: it has a dedupe key; p: a priority; k: it has a key, whose line it replaces with r; i and a number:
--- the limit of the inbox. Inserts without any of these are prepared for writing at once, because there are many.
+-- is left out if the id exists; d: it has a dedupe key; p: a priority; e: an error, and it is kept; k: it has a key,
+-- whose line it replaces with r; i and a number: the limit of the inbox. Inserts without any of these are prepared for writing at once, because there are many.
 -- Returns their ids, and all other inserts.
 local function read_inserts(n)
   local ids, others, plain = {}, {}, 0
@@ -37,6 +37,7 @@ local function read_inserts(n)
     else
       local insert = { id = id, row = decoded(id, text), inbox = tonumber(string.match(flags, 'i(%d+)')) }
       for flag in string.gmatch(flags, '%l') do insert[flag] = true end
+      if insert.e then insert.row.errors = with_error('', insert.row.err, insert.row.attempt) end
       others[#others + 1] = insert
     end
   end
@@ -159,7 +160,10 @@ local function insert_one(insert)
       fetch(ids)
       for _, id in ipairs(ids) do
         local other = there(id)
-        if not held(other) then remove(other, false) end
+        if not held(other) then
+          leave_outcome(other, CANCELLED)
+          remove(other, false)
+        end
       end
     end
     to_the_end(row, line)
@@ -186,11 +190,16 @@ local function modify()
   check_inboxes(command, left)
 
   for _, part in ipairs(command.deletes) do
-    if rows[part.id] then remove(rows[part.id], true) end
+    local row = rows[part.id]
+    if row then
+      local mine = command.session ~= '' and row.session == command.session and not row.cancelled
+      leave_outcome(row, mine and DONE or CANCELLED, part.o, command.session)
+      remove(row, true)
+    end
   end
   for _, part in ipairs(command.changes) do
     part.row = rows[part.id] or refuse(1, {}, { part.id }, {}, {}, {})  -- the command deletes it, too
-    change(part.row, part)
+    change(part.row, part, command.session)
     part.waiting = part.row.waiting
   end
   for _, insert in ipairs(left) do insert_one(insert) end

@@ -10,13 +10,19 @@ local function rest(row)
 end
 
 local function free(row, err)
-  if row.cancelled then return remove(row, true) end
+  if row.cancelled then
+    leave_outcome(row, CANCELLED)
+    return remove(row, true)
+  end
   leave(row)
   row.at = sooner(row)
   row.version, row.session, row.ends, row.modified = row.version + 1, nil, nil, now
   if err then
     row.at, row.alone = now + rest(row), true
-    if row.begun then row.err = err end
+    if row.begun then
+      row.err = err
+      if row.keep_for > 0 then row.errors = with_error(row.errors, err, row.attempt) end
+    end
   elseif row.begun then
     row.attempt = math.max(0, row.attempt - 1)
   end
@@ -48,6 +54,7 @@ local function beat()
     end
   end
   sweep_marks(16)
+  sweep_outcomes()
   local has, start, cancelled = count(prefix('s', id)), prefix('x', id), {}
   for _, member in ipairs(all(start)) do
     local row = there(sub(member, #start + 1))

@@ -2,7 +2,8 @@
 --
 -- The scripts repeat `apply` of intervalq/tasks/rules.py, which has the reasons; the conformance suite of task stores
 -- compares the answers of both. Each kind of command has a script of its own, so that none loads more than it needs:
--- this part, tasks_writes.lua, tasks_changes.lua if tasks change, and tasks_(modify|cancel|work|sessions|looks).lua.
+-- this part, tasks_outcomes.lua, tasks_writes.lua, tasks_changes.lua if tasks change, and
+-- tasks_(modify|cancel|work|sessions|looks).lua.
 --
 -- Changes are collected here first, and written at the end of the command: the server doesn't roll back a script that
 -- fails, so every read and every check comes before the first write.
@@ -14,7 +15,7 @@
 --            s SESSION QUEUE id        claimed tasks                 e lapse session     when sessions lapse
 --            l LANE until id           claims with a lease           i QUEUE session     idle sessions
 --            k QUEUE KEY place id      lines of keys                 m until MARK        marks that end
---            x SESSION id              claims that were cancelled
+--            x SESSION id              claims that were cancelled      o day               see tasks_outcomes.lua
 --          In capitals: two bytes of length, and the text. Instants are a sign and 8 bytes, places 4. A LANE is a
 --          QUEUE; for tasks with a priority, also the byte 2, which no sign is, and the priority plus 64 as a byte.
 -- KEYS[3]  intervalq:{tasks}:sessions  HASH  id -> a session, packed, and the queues that it is idle on
@@ -24,6 +25,7 @@
 --                                            `ranked`: there are or were tasks with priorities
 --          The keys are few and declared, so a cluster that is moving their slot refuses a script (TRYAGAIN) before it
 --          begins. With a key for each queue, one could be missing in the middle of a script.
+--          Keys of outcomes follow: see tasks_outcomes.lua.
 -- ARGV[1]  the command
 -- ARGV[2]  the clock in microseconds; empty, outside of tests: that of the server
 -- ARGV[3]  a random whole number
@@ -31,7 +33,7 @@
 -- ARGV[5]  and following: see the command. A flag is 1 or empty; a number that isn't given is empty.
 -- Answer   { 0, now, ... }: see _task_codec.py; or
 --          { 1, inserts, changes, deletes, depends, claims }, the ids of a DependencyError; or
---          { 2, queue, key, limit } of an InboxFull
+--          { 2, queue, key, limit } of an InboxFull; or { 3, day, ... }: see tasks_outcomes.lua
 -- Errors   CORRUPT (not our tables), NEWER (a newer layout), RANGE (a number that can't be stored)
 -- Channel  intervalq:{tasks}:wake:SESSION gets an empty message when an idle session has something to claim, and
 --          [[id, version], ...] as JSON when some of its claims are cancelled
@@ -40,7 +42,7 @@
 
 local FOREVER = 9007199254740991
 local MAX_INTEGER = 4294967295
-local LAYOUT = 4
+local LAYOUT = 5
 local SOON = 5000000  -- idle sessions are woken for tasks that are ready within this time: later, they ask by themselves
 local CHUNK = 2000    -- arguments per call of the server; Lua can't unpack many more
 
@@ -74,7 +76,7 @@ local function in_chunks(list, use)
 end
 
 -- Whether this command also writes the version of the layout: there are no tables yet, or older ones. Everything in
--- layouts 1 to 3 is the same in layout 4.
+-- layouts 1 to 4 is the same in layout 5.
 local is_ranked = false  -- whether there may be tasks with priorities
 local function check_layout()
   local version, ranked = unpack(ask('HMGET', META, 'version', 'ranked'))
@@ -235,9 +237,11 @@ end
 
 -- Spread (two bytes of the id's MD5, see `rest`), flags, version, place, claims, attempt, at, created, modified,
 -- until, dedupe_for, the lengths of queue, key, session, error and dedupe key. Then these texts; with the flag EXTRA, 1
--- if it is cancelled, plus twice its priority modulo 32, and the length and text of its progress; then the value.
+-- if it is cancelled, plus twice its priority modulo 32, plus KEPT if for how long to keep its outcome and the length and
+-- text of the errors of its attempts follow, and the length and text of its progress; then the value.
 local HEAD, SIZE = '>I2BI4I4I4I4i8i8i8i8i8I2I2I2I4I2', 71
 local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE, EXTRA = 1, 2, 4, 8, 16, 32, 64, 128
+local KEPT = 64
 local FLAGS = 255  -- AHEAD: it is claimed, and has not begun; in layout 1, each claim was an attempt
 
 local function decoded(id, text)
@@ -251,12 +255,17 @@ local function decoded(id, text)
   local to_extra = to_dedupe + dedupe
   local to_json = to_extra
   local band = bit.band
-  local cancelled, progress, priority = 0, '', 0
+  local cancelled, progress, priority, keep_for, errors = 0, '', 0, 0, ''
   if band(flags, EXTRA) > 0 then
     if to_extra + 4 > #text then corrupt('a task is too short') end
     local mark, size, start = unpacked('>BI4', text, to_extra)
     cancelled, to_json, progress = mark % 2, start + size, sub(text, start, start + size - 1)
     priority = (math.floor(mark / 2) + 16) % 32 - 16
+    if mark >= KEPT then
+      if to_json + 11 > #text then corrupt('a task is too short') end
+      keep_for, size, start = unpacked('>i8I4', text, to_json)
+      to_json, errors = start + size, sub(text, start, start + size - 1)
+    end
   end
   if to_json > #text + 1 then corrupt('a task is broken') end
   return {
@@ -265,7 +274,7 @@ local function decoded(id, text)
     waiting = band(flags, WAITING) > 0,
     begun = band(flags, SESSION + AHEAD) == SESSION,
     alone = band(flags, ALONE) > 0,
-    cancelled = cancelled == 1, progress = progress, priority = priority,
+    cancelled = cancelled == 1, progress = progress, priority = priority, keep_for = keep_for, errors = errors,
     ends = band(flags, UNTIL) > 0 and ends or nil,
     queue = sub(text, from, to_key - 1),
     key = band(flags, KEY) > 0 and sub(text, to_key, to_session - 1) or nil,
@@ -292,9 +301,12 @@ local function encoded(row)
     + (session and not row.begun and AHEAD or 0) + (row.alone and ALONE or 0)
   key, session, dedupe = key or '', session or '', dedupe or ''
   local extra = ''
-  if row.cancelled or row.progress ~= '' or row.priority ~= 0 then
+  local is_kept = row.keep_for ~= 0 or row.errors ~= ''
+  if row.cancelled or row.progress ~= '' or row.priority ~= 0 or is_kept then
     flags = flags + EXTRA
-    extra = pack('>BI4', (row.cancelled and 1 or 0) + 2 * (row.priority % 32), #row.progress) .. row.progress
+    local mark = (row.cancelled and 1 or 0) + 2 * (row.priority % 32) + (is_kept and KEPT or 0)
+    extra = pack('>BI4', mark, #row.progress) .. row.progress
+    if is_kept then extra = extra .. pack('>i8I4', row.keep_for, #row.errors) .. row.errors end
   end
   return pack(
     HEAD, row.spread, flags, row.version, row.place, row.claims, row.attempt, row.at, row.created, row.modified,

@@ -18,18 +18,52 @@ local function end_run()
   run_queue, run_length = nil, 0
 end
 
+-- Leave the outcome of such a task that is done, if it is kept. False: it was cancelled, or is broken.
+local function leave_plain(id, text, flags, attempt, created, queue, kept, one, to_err, err, to_extra)
+  local keep_for, took, result = kept_of(kept)
+  local own, errors, to_json = 0, '', to_extra
+  if flags >= EXTRA then
+    if to_extra + 4 > #text then return false end
+    local mark, size, start = unpacked('>BI4', text, to_extra)
+    if mark % 2 == 1 then return false end
+    to_json = start + size
+    if mark >= KEPT then
+      if to_json + 11 > #text then return false end
+      own, size, start = unpacked('>i8I4', text, to_json)
+      to_json = start + size
+      if size > 0 then errors = sub(text, start, to_json - 1) end
+    end
+  end
+  if own > 0 then keep_for = own end
+  if keep_for == 0 then return true end
+  local unused = bit.band(flags, AHEAD) > 0 and 1 or 0
+  if err > 0 and own == 0 and errors == '' then
+    errors = entry(0, attempt - 1 + unused, sub(text, to_err, to_err + err - 1))
+  end
+  put_outcome(
+    id, DONE, attempt + unused, created, took, now + keep_for, one,
+    queue, nil, result, errors, sub(text, to_json)
+  )
+  return true
+end
+
 -- Remove a task that the session has claimed, if it has no key, no dedupe key and no lease; else false.
-local function remove_plain(id, version_asked, session, start)
+local function remove_plain(id, version_asked, session, start, kept, one)
   local text = texts[id]
   if rows[id] ~= nil or not text or #text < SIZE then return false end
-  local _, flags, version, _, claims, _, _, _, _, _, _,
+  local _, flags, version, _, claims, attempt, _, created, _, _, _,
     queue_size, _, session_size, err, dedupe = unpacked(HEAD, text)
   local from = SIZE + queue_size
-  if bit.band(flags, FLAGS - AHEAD - ALONE) ~= SESSION or version ~= version_asked or claims < 1 or from + session_size + err + dedupe > #text
-    or sub(text, from + 1, from + session_size) ~= session then
+  if bit.band(flags, FLAGS - AHEAD - ALONE - EXTRA) ~= SESSION or version ~= version_asked or claims < 1
+    or from + session_size + err + dedupe > #text or sub(text, from + 1, from + session_size) ~= session then
     return false
   end
   local queue = sub(text, SIZE + 1, from)
+  if kept or flags >= EXTRA then
+    local to_err = from + session_size + 1
+    local to_extra = to_err + err + dedupe
+    if not leave_plain(id, text, flags, attempt, created, queue, kept, one, to_err, err, to_extra) then return false end
+  end
   texts[id] = false
   unsets[#unsets + 1] = id
   drops[#drops + 1] = start .. prefix('', queue) .. id
@@ -276,25 +310,27 @@ local function held_by(consumer)
   return sum
 end
 
-local function settle(parts, session)
+local function settle(parts, session, one)
   local ids, lost, start = {}, {}, prefix('s', session)
   for i, part in ipairs(parts) do ids[i] = part.id end
   fetch(ids)
   for _, part in ipairs(parts) do
-    local done = part.x and remove_plain(part.id, part.version, session, start)
+    local done = part.x and remove_plain(part.id, part.version, session, start, part.o, one)
     local row = not done and row_of(part.id)
     if done then
       -- and there is no more to do
     elseif row and row.cancelled and row.session == session and not part.k then
       -- It ends the work on a cancelled task, whatever else it says of the task.
       if not part.x or row.version ~= part.version then lost[#lost + 1] = part.id end
+      leave_outcome(row, CANCELLED, part.o)
       remove(row, true)
     elseif not row or row.version ~= part.version or row.session ~= session then
       lost[#lost + 1] = part.id
     elseif part.x then
+      leave_outcome(row, DONE, part.o, session)
       remove(row, true)
     else
-      change(row, part)
+      change(row, part, session)
     end
   end
   end_run()
@@ -318,7 +354,7 @@ local function work()
   begun = many(begun, argument)
   read_clock()
   local one = session_of(session)
-  local lost = settle(many(settled, read_part), session)
+  local lost = settle(many(settled, read_part), session, one)
   local claimed, wait, queues = {}, '', {}
   if one then
     for i = at_argument + 1, #ARGV do queues[#queues + 1] = ARGV[i] end

@@ -1,4 +1,4 @@
--- The writes of a command, wake-ups, and the frame of every script. It comes after tasks_table.lua.
+-- The writes of a command, wake-ups, and the frame of every script. It comes after tasks_outcomes.lua.
 
 -- --- the writes --------------------------------------------------------------------------------------
 
@@ -79,14 +79,15 @@ local function flush(takes)
       end
     end
   end
-  local people, left = parted(sessions_changed, sessions, person_text)
+  join_outcomes()
+  local people, lapsed = parted(sessions_changed, sessions, person_text)
   local marked, freed = parted(marks_changed, marks, mark_text)
   local counts, uncounted = counted()
   for queue in pairs(arrived) do fresh['q' .. queue] = true end
   for member in pairs(gone) do drops[#drops + 1] = member end
   for member in pairs(fresh) do adds[#adds + 1], adds[#adds + 2] = 0, member end
   if clock_text then counts[#counts + 1], counts[#counts + 2] = 'clock', clock_text end
-  if #sets + #unsets + #drops + #adds + #people + #left + #marked + #freed == 0 and not clock_text then return end
+  if #sets + #unsets + #drops + #adds + #people + #lapsed + #marked + #freed == 0 and not clock_text then return end
   for _, key in ipairs({ TASKS, SESSIONS, MARKS }) do
     if not seen[key] then ask('HLEN', key) end
   end
@@ -100,11 +101,12 @@ local function flush(takes)
   write('ZREM', INDEX, drops)
   write('ZADD', INDEX, adds)
   write('HSET', SESSIONS, people)
-  write('HDEL', SESSIONS, left)
+  write('HDEL', SESSIONS, lapsed)
   write('HSET', MARKS, marked)
   write('HDEL', MARKS, freed)
   write('HSET', META, counts)
   write('HDEL', META, uncounted)
+  write_outcomes()
   if is_other then redis.call('HSET', META, 'version', LAYOUT) end
   if is_ranked then redis.call('HSET', META, 'ranked', 1) end
   forget_empty()
