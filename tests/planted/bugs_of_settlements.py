@@ -30,6 +30,16 @@ def _() -> Iterator[None]:
     yield from instead(Settlements, "failed", failed)
 
 
+@bug("overruns-forgotten", "settled", 7)
+def _() -> Iterator[None]:
+    """What a job took beyond its estimate is forgotten with a request without an answer."""
+
+    def failed(self: Settlements) -> None:
+        self._sent = []
+
+    yield from instead(Settlements, "failed", failed)
+
+
 @bug("reports-wait", "windows", 1)
 def _() -> Iterator[None]:
     """Reports wait for a request that they can go with, however long that takes."""

@@ -43,6 +43,7 @@ Mixes
     far          a tolerance below the latency of the store; some handles have `strict=True`
     gone         outages that last longer than jobs wait for the store
     windows      several limits, units that are settled later, and most faults
+    settled      the same in longer windows, with lost messages alone
     deadlines    jobs that must begin in time, most of them too soon, and calls of `try_slot` and `quote`
     budgets      the same with several limits
     hurry        the same with most faults
