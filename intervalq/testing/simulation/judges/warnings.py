@@ -22,6 +22,9 @@ _MANY: Final = 26
 _NOTABLE: Final = 0.05
 """The share of the spacing that an error of the clock takes at least if a warning is due."""
 
+_NAMED: Final = "queue 'simulated'"
+"""How each warning begins: with the queue of the run."""
+
 _LATE: Final = "jobs come too late"
 _FAR: Final = "too far away"
 
@@ -34,6 +37,9 @@ def warned(seen: Observer, plan: Plan) -> Findings:
             continue
         for what in (_LATE, _FAR):
             given = [each for each in seen.warnings if each.process is process and what in each.text]
+            for warning in given:
+                if not warning.text.startswith(_NAMED):
+                    yield warning.at, f"{process.name} names another queue: {warning.text}"
             if len(given) > 1:
                 yield given[1].at, f"{process.name} warned {len(given)} times: {given[1].text}"
             if what == _LATE:
