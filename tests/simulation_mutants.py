@@ -130,7 +130,8 @@ def lines(log: Path) -> list[dict[str, Any]]:
 def same() -> dict[tuple[str, ...], str]:
     """Mutants that break no promise: module, function, line of the source and change, with the reason."""
     listed = SAME.read_text().splitlines() if SAME.exists() else []
-    parts = [line.split(" | ") for line in listed if line and not line.startswith("#")]
+    split = [line.split(" | ", 2) for line in listed if line and not line.startswith("#")]
+    parts = [(module, function, *rest.rsplit(" | ", 2)) for module, function, rest in split]
     return {(f"intervalq.{module}", *place): reason for module, *place, reason in parts}
 
 
