@@ -118,7 +118,7 @@ def _cause(seen: Observer, planned: PlannedProcess, warning: Warned, ends: float
     trips = max((back - sent for sent, back in seen.exchanges[warning.process]), default=0.0)
     if planned.lateness < least / 2 and trips < least / 2:
         yield warning.at, f"{warning.process.name} had no reason to be late: {warning.text}"
-    elif 4 * least < planned.lateness and warning.at < ends and "overloaded" in warning.text:
+    elif max(4 * least, trips) < planned.lateness and warning.at < ends and "overloaded" in warning.text:
         yield warning.at, f"timers are late by up to {planned.lateness:.6f} s: {warning.text}"
 
 
@@ -136,7 +136,7 @@ def _far(seen: Observer, process: Process, given: list[Warned]) -> Findings:
             apart = state.settings.interval - state.tolerance
             if sent.error * 2 > apart * _NOTABLE > 0:
                 yield asked, f"{process.name} reported an error of {sent.error} us, and didn't warn"
-        last, state = at, answer.state if isinstance(sent, Advance) else None
+        last, state = at, answer.state if isinstance(sent, Advance) and not answer.refused else None
 
 
 def _remaining(seen: Observer, process: Process, warning: Warned) -> Findings:
