@@ -30,6 +30,8 @@ class TestPostgresStore(StoreSuite):
 
 
 class TestThroughPgBouncer(StoreSuite):
+    steps = 12  # the SQL is the same as without a pooler
+
     @pytest.fixture
     def store_url(self, pgbouncer_url: str) -> str:
         return pgbouncer_url
