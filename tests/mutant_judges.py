@@ -29,7 +29,7 @@ MODEL: Final = 240
 PATIENCE: Final = 60
 """Seconds for one test."""
 
-CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "backlog")
+CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "backlog", "deadlines", "budgets")
 CALM_WORKERS: Final = ("calm", "stops", "hands")
 """Mixes with few faults, in which only the code can make jobs costly or late."""
 ALL: Final = "all mixes"
@@ -69,12 +69,20 @@ def path_of(module: str) -> Path:
 
 def digest_of(*paths: Path) -> str:
     """The digest of a source without comments: mutants of changed code are made anew."""
-    return hashlib.blake2b("".join(map(_code, paths)).encode(), digest_size=6).hexdigest()
+    return _digest("".join(_code(ast.parse(path.read_text())) for path in paths))
 
 
-def _code(path: Path) -> str:
-    """A module without its comments and docstrings."""
-    tree = ast.parse(path.read_text())
+def digest_of_code(tree: ast.AST) -> str:
+    """The same for a part of a source, which loses its docstrings."""
+    return _digest(_code(tree))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _code(tree: ast.AST) -> str:
+    """A source without its comments and docstrings, which are removed from the tree."""
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]

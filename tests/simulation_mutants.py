@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mutant_judges import (
     TYPICAL,
-    digest_of,
+    digest_of_code,
     judges_of,
     kind_of,
     one,
@@ -72,14 +72,57 @@ WORKER: Final = (
 MODULES: Final = tuple(f"intervalq.{name}" for name in (*RULES, *SHARD, *WORKER))
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A mutant's function, with the digest of that, its number among the function's mutants, and its line.
+
+    They stay the same wherever the function moves, and whatever else changes in the module.
+    """
+
+    function: str
+    digest: str
+    number: int
+    source: str
+    what: str
+
+
+@cache
+def places(module: str) -> tuple[Place, ...]:
+    """Where the mutants of a module are; the number of a mutant is the index in this."""
+    return places_in(path_of(module).read_text())
+
+
+def places_in(source: str) -> tuple[Place, ...]:
+    """The same for any source."""
+    tree, text, counted = ast.parse(source), source.splitlines(), Counter[ast.AST]()
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    digests: dict[ast.AST, str] = {}
+    found = []
+    for each in mutations(tree):
+        around = [one for one in functions if one.lineno <= each.line <= (one.end_lineno or 0)]
+        function = max(around, key=lambda one: one.lineno)
+        number, counted[function] = counted[function], counted[function] + 1
+        if function not in digests:
+            digests[function] = digest_of_code(function)
+        found.append(Place(function.name, digests[function], number, text[each.line - 1].strip(), each.what))
+    return tuple(found)
+
+
 def lines(log: Path) -> list[dict[str, Any]]:
-    """The log: the last entry on each mutant of the present source."""
+    """The log: the last entry on each mutant of the present source, with its present number in the module."""
     kept: dict[tuple[str, int], dict[str, Any]] = {}
-    digests = {module: digest_of(path_of(module)) for module in MODULES}
+    numbers = {
+        (module, each.function, each.digest, each.number): number
+        for module in MODULES
+        for number, each in enumerate(places(module))
+    }
     for text in log.read_text().splitlines() if log.exists() else []:
         line = json.loads(text)
-        if digests.get(line["module"]) == line["digest"]:
-            kept[line["module"], line["number"]] = {"by": "simulation" if line["found"] else ""} | line
+        number = numbers.get((line["module"], line["function"], line["digest"], line["number"]))
+        if number is not None:
+            key = line["module"], number
+            kept[key] = {"by": "simulation" if line["found"] else ""} | line
+            kept[key] |= {"number": number, "what": ": ".join(made_of(line["module"])[number])}
     return list(kept.values())
 
 
@@ -97,32 +140,25 @@ def made_of(module: str) -> list[tuple[str, str]]:
     return [(f"{each.line}", each.what) for each in mutations(ast.parse(path_of(module).read_text()))]
 
 
-def place_of(module: str, number: int) -> tuple[str, str, str]:
-    """A mutant's function, source line and change, which stay the same wherever the line moves."""
-    line, what = made_of(module)[number]
-    source = path_of(module).read_text()
-    functions = [
-        (each.lineno, each.name)
-        for each in ast.walk(ast.parse(source))
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.lineno <= int(line)
-    ]
-    return max(functions, default=(0, ""))[1], source.splitlines()[int(line) - 1].strip(), what
-
-
 def is_same(module: str, number: int) -> bool:
     """Whether a mutant is listed as one that breaks no promise."""
-    return (module, *place_of(module, number)) in same()
+    place = places(module)[number]
+    return (module, place.function, place.source, place.what) in same()
 
 
 def todo(log: Path, most: int, *, survivors: bool, modules: list[str]) -> Iterator[tuple[str, int, str]]:
     """The untried mutants; or those that passed simulation and model, with fewer rounds or in other versions.
 
-    Their order is independent of their places, so that those tried so far are a fair sample.
+    In all modules, their order is independent of their places, so that those tried so far are a fair sample;
+    some modules are tried one after the other.
     """
     known = {(line["module"], line["number"]): line for line in lines(log)}
     judges = {module: judges_of(module) for module in modules}
     made = [(module, number) for module in modules for number in range(len(made_of(module)))]
-    for module, number in sorted(made, key=_shuffled):
+    made.sort(key=_shuffled)
+    if len(modules) < len(MODULES):
+        made.sort(key=lambda each: modules.index(each[0]))
+    for module, number in made:
         line = known.get((module, number))
         again = line is not None and line["by"] in {"", "tests"}
         if again and line is not None:
@@ -159,14 +195,18 @@ def report(log: Path) -> None:
             sys.stdout.write(f"{module:32} {tried:6} {mutants:6}  {shares}\n")
 
 
-def begun(modules: Sequence[str], rounds: int, processes: int) -> dict[str, Reach]:
-    """The results of the unchanged code, and the lines that it executes, for shards and for workers."""
+def begun(modules: Sequence[str], rounds: int, processes: int, mixes: Sequence[str]) -> dict[str, Reach]:
+    """The results of the unchanged code, and the lines that it executes, for shards and for workers.
+
+    Without `mixes`, all of them are run.
+    """
     given = {}
     for kind in TYPICAL:
         own = [module for module in modules if kind_of(module) == kind]
         if own:
             listed = [(kind, lambda tell, kind=kind: tell(schedules_of(kind, rounds)))]
             ((_, (schedules,), _),) = forked(listed, 1)
+            schedules = [each for each in schedules if not mixes or each[0] in mixes]
             given[kind] = reach(schedules, own, partial(simulator, kind), processes)
     return given
 
@@ -231,6 +271,7 @@ def main() -> int:
         "--survivors", action="store_true", help="try those again that survived fewer, or others"
     )
     parser.add_argument("--modules", nargs="*", default=MODULES, help="without: all")
+    parser.add_argument("--mixes", nargs="*", default=(), help="without: all; for what few of them execute")
     parser.add_argument("--numbers", nargs="*", type=int, help="try these alone, whatever the log says")
     parser.add_argument("--tests", action="store_true", help="those that survive meet the tests, too")
     parser.add_argument("--report", action="store_true", help="only show scores and survivors")
@@ -239,7 +280,7 @@ def main() -> int:
     if not wanted.report:
         over = time.monotonic() + wanted.minutes * 60
         modules = list(wanted.modules)
-        reaches = begun(modules, wanted.rounds, wanted.processes)
+        reaches = begun(modules, wanted.rounds, wanted.processes, wanted.mixes)
         some: Iterable[tuple[str, int, str]]
         if wanted.numbers:
             some = [
@@ -252,9 +293,10 @@ def main() -> int:
         some = takewhile(lambda _: time.monotonic() < over, some)
         tries = meetings(some, reaches, wanted.most)
         for each, by, found in tried(tries, wanted.processes, tests=wanted.tests):
+            place = places(each.module)[each.number]
             line = {
-                "module": each.module, "digest": digest_of(path_of(each.module)), "number": each.number,
-                "what": each.what, "found": found, "by": by, "rounds": wanted.most,
+                "module": each.module, "function": place.function, "digest": place.digest,
+                "number": place.number, "what": place.what, "found": found, "by": by, "rounds": wanted.most,
                 "reach": len(each.schedules), "judges": judges_of(each.module),
             }  # fmt: skip
             with wanted.log.open("a") as log:

@@ -43,7 +43,20 @@ SHORT = dict.fromkeys(
     40,
 )
 LONG = dict.fromkeys(
-    ("callers", "regulars", "swift", "crowd", "rows", "far", "deadlines", "budgets", "hurry", "windows"), 24
+    (
+        "callers",
+        "regulars",
+        "swift",
+        "crowd",
+        "rows",
+        "far",
+        "deadlines",
+        "budgets",
+        "hurry",
+        "windows",
+        "settled",
+    ),
+    24,
 ) | dict.fromkeys(("drowsy", "blocked"), 12)
 SCHEDULES = {mix: int(ASKED or {"clock": 120, "failover": 90, **SHORT, **LONG}.get(mix, 60)) for mix in MIXES}
 """Schedules of each mix, as many as each run has time for; the campaign has run many more."""

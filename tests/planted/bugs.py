@@ -103,6 +103,11 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     cause-not-looked-for          drowsy             1
     polls-too-seldom              calm               5
     pause-ends-unseen             calm               7
+    refunds-sent-again            windows            8
+    overruns-forgotten            settled            8
+    reports-wait                  windows            2
+    cell-of-another-time          windows            1
+    far-without-a-word            far                4
 """
 
 from planted import (
@@ -112,6 +117,7 @@ from planted import (
     bugs_in_shards,
     bugs_in_windows,
     bugs_of_deadlines,
+    bugs_of_settlements,
     bugs_of_slips,
     bugs_of_thrift,
     bugs_of_warnings,
@@ -127,6 +133,7 @@ __all__ = [
     "bugs_in_shards",
     "bugs_in_windows",
     "bugs_of_deadlines",
+    "bugs_of_settlements",
     "bugs_of_slips",
     "bugs_of_thrift",
     "bugs_of_warnings",

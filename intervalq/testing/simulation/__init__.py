@@ -43,6 +43,7 @@ Mixes
     far          a tolerance below the latency of the store; some handles have `strict=True`
     gone         outages that last longer than jobs wait for the store
     windows      several limits, units that are settled later, and most faults
+    settled      the same in longer windows, with lost messages alone
     deadlines    jobs that must begin in time, most of them too soon, and calls of `try_slot` and `quote`
     budgets      the same with several limits
     hurry        the same with most faults
@@ -95,7 +96,11 @@ What is checked, from outside and in true time
                 a job added now would begin, by the last answer that its process got
     warnings    a process warns once, and only if most of its jobs are late, and does so then; the cause that
                 it names is one that its process had. It warns of a store that is too far away only if its
-                round trips are too long for the tolerance
+                round trips are too long for the tolerance, does so if it reports an error that takes a
+                notable part of the spacing, and states the spacing that follows from that error
+    settlements what a job took is reported as it is, with the cell of its slot, within a second, or within
+                five seconds while the queue is held; units that it did not need are sent once, those beyond
+                its estimate until a request is answered
     polls       a process that waits for the end of a hold asks within 0.5 s of it, or within 5 s if the store
                 sends wake-ups, of which one may be lost; at the end of a pause that it knows, it asks at once
     windows     in any window of a limit, plus its jitter, jobs take at most what the limit allows, counting
@@ -132,6 +137,8 @@ Allowances, each limited to what can't be known
                 knows of it. Nothing is judged after a request that gives units back has arrived twice
     deadlines   refusals are not judged once the store's clock was stepped or it lost writes; nor what is
                 told, if requests or answers were lost. `add` doesn't ask before a job is in line
+    settlements nothing is expected for a slot that no longer counts, or of a process that has died or was
+                closed
     costs       not judged if the store was unreachable, lost writes, or was paused
     progress    not judged if jobs cost several slots: a slot too cheap for the next job is skipped
     new records whether the record after a lost one begins with a quiet interval can't be told from the one

@@ -13,6 +13,7 @@ from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quote
 from intervalq.testing.simulation.judges.ends import closing, fates
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.running import leases, limits
+from intervalq.testing.simulation.judges.settlements import settlements
 from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
 from intervalq.testing.simulation.judges.starts import Starts
 from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
@@ -68,6 +69,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         expected,
         turns,
         windows,
+        settlements,
         timeouts,
         refusals,
         quotes,

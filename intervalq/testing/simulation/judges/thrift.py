@@ -43,8 +43,9 @@ def wasted(seen: Observer, plan: Plan) -> Findings:
     """While a job waits, two consecutive starts are at most an interval and the tolerance apart.
 
     The job must have been added before the earlier start, so that an interval is enough to get the next slot.
+    With limits, slots wait for windows.
     """
-    if not _is_calm(seen, plan):
+    if plan.limits or not _is_calm(seen, plan):
         return
     enough = _TRIPS * _slowest(seen)
     rate = 1 + plan.store_ppm / 1e6

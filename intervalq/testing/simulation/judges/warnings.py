@@ -19,6 +19,12 @@ _FEW: Final = 8
 _MANY: Final = 26
 """A warning is given by the time that so many more slots, counted twice, were late than jobs began."""
 
+_NOTABLE: Final = 0.05
+"""The share of the spacing that an error of the clock takes at least if a warning is due."""
+
+_NAMED: Final = "queue 'simulated'"
+"""How each warning begins: with the queue of the run."""
+
 _LATE: Final = "jobs come too late"
 _FAR: Final = "too far away"
 
@@ -31,6 +37,9 @@ def warned(seen: Observer, plan: Plan) -> Findings:
             continue
         for what in (_LATE, _FAR):
             given = [each for each in seen.warnings if each.process is process and what in each.text]
+            for warning in given:
+                if not warning.text.startswith(_NAMED):
+                    yield warning.at, f"{process.name} names another queue: {warning.text}"
             if len(given) > 1:
                 yield given[1].at, f"{process.name} warned {len(given)} times: {given[1].text}"
             if what == _LATE:
@@ -114,9 +123,31 @@ def _cause(seen: Observer, planned: PlannedProcess, warning: Warned, ends: float
 
 
 def _far(seen: Observer, process: Process, given: list[Warned]) -> Findings:
-    """A process warns of a far store only if it can't know the store's clock well enough."""
+    """A process warns of a far store if it can't know the store's clock well, and says what is left."""
     for warning in given[:1]:
         known = blur(seen, process, warning.at)
         least = min(seen.tolerances.values(), default=0.0)
         if known * 3.3 + 5 * GRAIN < least * 2:
             yield warning.at, f"{process.name} knows the clock to {known:.6f} s, and warned: {warning.text}"
+        yield from _remaining(seen, process, warning)
+    last, state = -1.0, None
+    for (asked, _), (at, sent, answer) in zip(seen.exchanges[process], seen.told[process], strict=True):
+        if state is not None and asked == last and isinstance(sent, Advance) and not given:
+            apart = state.settings.interval - state.tolerance
+            if sent.error * 2 > apart * _NOTABLE > 0:
+                yield asked, f"{process.name} reported an error of {sent.error} us, and didn't warn"
+        last, state = at, answer.state if isinstance(sent, Advance) else None
+
+
+def _remaining(seen: Observer, process: Process, warning: Warned) -> Findings:
+    """The spacing that a warning says is left, and that without an error, follow from the error it states."""
+    known, left, whole = (
+        parse.duration(warning.text.partition(before)[2].partition(after)[0], what="")
+        for before, after in (("is known to ", ")"), ("are at least ", " apart"), ("instead of ", ":"))
+    )
+    states = [answer.state for at, _, answer in seen.told[process] if at <= warning.at and answer.state]
+    for state in states[-1:]:
+        apart, grain = max(0, state.settings.interval - state.tolerance), 2 + whole // 500
+        some = apart - known, min(apart, apart - known * 3 // 2 + state.tolerance)
+        if abs(whole - apart) > grain or all(abs(left - max(0, each)) > grain for each in some):
+            yield warning.at, f"{apart} us, {known} us: {warning.text}"

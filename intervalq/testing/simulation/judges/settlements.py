@@ -1,0 +1,160 @@
+"""Judges of costs that are known afterwards: reports reach the store as they are, once, and in time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from intervalq.rules import STARTS, Advance, Command, Units
+from intervalq.testing.simulation.facts import Start
+from intervalq.testing.simulation.judges.findings import Findings, named
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
+
+_WAITS: Final = 1.0
+"""How long a report waits for a request at most, in seconds."""
+
+_HELD: Final = 5.0
+"""The same while the queue is held."""
+
+_AWAY: Final = 60.0
+"""How long a request without an answer may delay others, in seconds."""
+
+_SOON: Final = 0.05
+"""Allowance for steps that take no time in a running process, in seconds."""
+
+
+class _Report(NamedTuple):
+    """What a request says of a job: when it was sent, and the difference from the estimate by unit."""
+
+    at: float
+    lag: int
+    more: Mapping[str, int]
+
+
+def settlements(seen: Observer, plan: Plan) -> Findings:
+    """What a job took is reported with the next request, a second later at most; overruns until answered.
+
+    Units that were not needed are sent once, because they count twice if both requests arrive.
+    """
+    if not plan.limits:
+        return
+    jobs: dict[tuple[str, int], list[Start]] = defaultdict(list)
+    for start in seen.starts:
+        jobs[start.record, seen.dues.get(start.slot, 0)].append(start)
+    sent: dict[tuple[str, int], list[_Report]] = defaultdict(list)
+    for commands in seen.commands.values():
+        for at, command in commands:
+            for key, report in _reports(seen, at, command):
+                sent[key].append(report)
+                if key not in jobs:
+                    yield at, f"a job in the slot {key[1]} of {key[0]} was settled, and none began in it"
+    grants = _grants(seen)
+    for key, starts in jobs.items():
+        if len(starts) == 1:  # after a loss of writes, others may have the same slot
+            yield from _true(starts[0], sent[key], grants[key])
+            yield from _prompt(seen, plan, starts[0], sent[key])
+            yield from _kept(seen, plan, starts[0], key)
+
+
+def _true(start: Start, reports: list[_Report], grants: list[_Report]) -> Findings:
+    """Reports are true: the first one has all units, others those beyond the estimate."""
+    for grant in grants[-1:]:
+        wanted = {unit: more for unit, took in start.took.items() if (more := took - grant.more.get(unit, 0))}
+        over = {unit: more for unit, more in wanted.items() if more > 0}
+        for place, report in enumerate(reports):
+            if report.more != (over if place else wanted):
+                yield (
+                    report.at,
+                    f"{named(start)} took {wanted} more, and {report.more} was sent (#{place + 1})",
+                )
+            if report.lag not in [each.lag for each in grants]:
+                yield report.at, f"{named(start)} was granted at a lag of {grant.lag}, not {report.lag}"
+
+
+def _prompt(seen: Observer, plan: Plan, start: Start, reports: list[_Report]) -> Findings:
+    """The report is sent in time, unless something stops its process."""
+    process = start.job.process
+    planned = {each.name: each for each in plan.processes}.get(process.name)
+    if planned is None or planned.turn is not None or not _beyond(start) or _is_gone(seen, start):
+        return
+    slowest, counts = _slowest(seen, process), _counts(plan, start)
+    cells = [limit.rule().cell / 1e6 for limit in plan.limits if limit.unit in _beyond(start)]
+    until = start.ended + min([_WAITS, *cells]) + 2 * planned.lateness + 2 * slowest + _SOON
+    if seen.holds or seen.limited:
+        until += _HELD + slowest
+    stopped = any(who is process and begin <= until and end >= start.ended for begin, end, who in seen.stalls)
+    heard = {sent for sent, _ in seen.exchanges[process]}
+    failed = any(start.ended - _AWAY <= at <= until and at not in heard for at in seen.questions[process])
+    is_over = min(seen.time(), counts) <= until or seen.died.get(process, until) < until
+    if not (stopped or failed or is_over) and not any(report.at <= until for report in reports):
+        yield until, f"{named(start)} was settled at {start.ended:.6f}, and nothing was sent"
+
+
+def _kept(seen: Observer, plan: Plan, start: Start, key: tuple[str, int]) -> Findings:
+    """By the next answer about slots, an answered request has reported what was beyond the estimate."""
+    process = start.job.process
+    if not any(more > 0 for more in _beyond(start).values()) or _is_gone(seen, start):
+        return
+    told = zip(seen.exchanges[process], seen.told[process], strict=True)
+    after, counts = start.ended + _slowest(seen, process) + _SOON, _counts(plan, start)
+    for (sent, _), (at, command, _) in told:
+        if at > counts or any(other == key for other, _ in _reports(seen, at, command)):
+            return
+        if sent > after and isinstance(command, Advance) and (command.slots or command.take):
+            yield at, f"{named(start)} took more than its estimate, and no answered request said so"
+            return
+
+
+def _is_gone(seen: Observer, start: Start) -> bool:
+    """Whether what a job took is not reported: its handle was closed, or its record is another one by now."""
+    process = start.job.process
+    if seen.closed.get(process, float("inf")) <= start.ended or seen.losses:
+        return True
+    return seen.died.get(process, float("inf")) <= start.ended
+
+
+def _counts(plan: Plan, start: Start) -> float:
+    """Until when the slot of a job counts for all limits that it settles, at least."""
+    return start.at + min(limit.rule().window / 1e6 for limit in plan.limits if limit.unit in _beyond(start))
+
+
+def _beyond(start: Start) -> dict[str, int]:
+    """How much more than its estimate a job took and reported, by unit; negative: less."""
+    estimate = start.job.plan.units
+    return {unit: more for unit, took in start.took.items() if (more := took - estimate[unit])}
+
+
+def _reports(seen: Observer, at: float, command: Command) -> Iterator[tuple[tuple[str, int], _Report]]:
+    """The reports of a request, by the record and the slot of each."""
+    if isinstance(command, Advance) and command.generation is not None:
+        name = seen.trace.name(command.generation)
+        for due, lag, more in command.settled:
+            yield (name, due), _Report(at, lag, _by_unit(command, more))
+
+
+def _grants(seen: Observer) -> dict[tuple[str, int], list[_Report]]:
+    """`State.lag` at each grant, and what its ticket takes, by the record and the slot."""
+    grants: dict[tuple[str, int], list[_Report]] = defaultdict(list)
+    for told in seen.told.values():
+        for at, command, answer in told:
+            if isinstance(command, Advance) and answer.state is not None:
+                name = seen.trace.name(answer.state.generation)
+                granted = [slot for slot in command.slots if slot.ticket in answer.granted]
+                for slot in (*granted, *answer.taken[: answer.begun]):
+                    report = _Report(at, answer.state.lag, _by_unit(command, slot.units))
+                    grants[name, slot.due].append(report)
+    return grants
+
+
+def _by_unit(command: Command, units: Units) -> dict[str, int]:
+    """The units of a request, which are in the order of its limits; what is 0 is left out."""
+    names = [limit.unit for limit in command.settings.limits] if command.settings is not None else []
+    return {unit: some for unit, some in zip(names, units, strict=False) if some and unit != STARTS}
+
+
+def _slowest(seen: Observer, process: Process) -> float:
+    """The longest round trip of a process, in seconds."""
+    return max((back - sent for sent, back in seen.exchanges[process]), default=0.0)

@@ -1,0 +1,68 @@
+"""Bugs of costs that are settled afterwards, and of what a warning of a far store says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from intervalq._shard import settlements, warnings
+from intervalq._shard.dispatcher import Dispatcher
+from intervalq._shard.settlements import Settlements
+from intervalq._shard.store_time import StoreTime
+from intervalq._shard.warnings import Warnings
+from intervalq.rules import FOREVER, Limit, State
+from planted.planting import bug, instead
+
+_ADD: Final = Settlements.add
+_CHECK: Final = Warnings.check
+
+
+@bug("refunds-sent-again", "windows", 7)
+def _() -> Iterator[None]:
+    """Units that a job did not need are sent again after a request without an answer."""
+
+    def failed(self: Settlements) -> None:
+        again, self._sent = self._sent, []
+        self._waiting = [*again, *self._waiting]
+        if again:
+            self.at = self._clock.now()
+
+    yield from instead(Settlements, "failed", failed)
+
+
+@bug("overruns-forgotten", "settled", 7)
+def _() -> Iterator[None]:
+    """What a job took beyond its estimate is forgotten with a request without an answer."""
+
+    def failed(self: Settlements) -> None:
+        self._sent = []
+
+    yield from instead(Settlements, "failed", failed)
+
+
+@bug("reports-wait", "windows", 1)
+def _() -> Iterator[None]:
+    """Reports wait for a request that they can go with, however long that takes."""
+    yield from instead(settlements, "patience", lambda limits: FOREVER)
+
+
+@bug("cell-of-another-time", "windows", 0)
+def _() -> Iterator[None]:
+    """Reports don't say in which part of a cell their slots were."""
+
+    def add(self: Settlements, due: int, lag: int, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
+        del lag
+        _ADD(self, due, 0, more, limits)
+
+    yield from instead(Settlements, "add", add)
+
+
+@bug("far-without-a-word", "far", 3)
+def _() -> Iterator[None]:
+    """A process never warns that its store is too far away."""
+
+    def check(self: Warnings, dispatcher: Dispatcher, time: StoreTime, state: State, at: int) -> None:
+        warnings._warned.add(self._store)
+        _CHECK(self, dispatcher, time, state, at)
+
+    yield from instead(Warnings, "check", check)
