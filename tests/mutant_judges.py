@@ -30,7 +30,7 @@ PATIENCE: Final = 60
 """Seconds for one test."""
 
 CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "backlog", "deadlines", "budgets")
-CALM_WORKERS: Final = ("calm", "stops", "hands")
+CALM_WORKERS: Final = ("calm", "stops", "hands", "chunks", "operators", "chunks-cancelled")
 """Mixes with few faults, in which only the code can make jobs costly or late."""
 ALL: Final = "all mixes"
 WORSE: Final = 1.05
@@ -135,7 +135,8 @@ def schedules_of(module: str, rounds: int) -> list[Schedule]:
     if ".tasks." in module:
         from tasks.simulated_workers import MIXES as mixes  # noqa: N811
 
-        first, names = [], [*mixes]
+        names = [*mixes]
+        first = [(mix, 0) for mix in names]
     else:
         from intervalq.testing.simulation import MIXES
 
