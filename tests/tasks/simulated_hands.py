@@ -135,24 +135,25 @@ class Hand:
             raise lost[0]
         return float("inf") if lease is None else since + lease
 
-    @staticmethod
-    async def _renews(claim: Claim, lease: float | None, lost: list[ClaimLost]) -> None:
+    async def _renews(self, claim: Claim, lease: float | None, lost: list[ClaimLost]) -> None:
         try:
-            await claim.in_progress(lease)
+            with self.world.judge.settles(self.process, claim):
+                await claim.in_progress(lease)
         except ClaimLost as error:
             lost.append(error)
 
     async def _settle(self, claim: Claim) -> None:
         chance = self.dice.random()
-        if chance < 0.6:
-            await claim.ack(self.tasks.new("ledger", claim.value))
-        elif chance < 0.75:
-            await claim.release()
-        elif chance < 0.95:
-            self.world.judge.failed[claim.id] += 1
-            await claim.nak(self.dice.uniform(0, 0.5))
-        else:
-            await claim.term()
+        with self.world.judge.settles(self.process, claim):
+            if chance < 0.6:
+                await claim.ack(self.tasks.new("ledger", claim.value))
+            elif chance < 0.75:
+                await claim.release()
+            elif chance < 0.95:
+                self.world.judge.failed[claim.id] += 1
+                await claim.nak(self.dice.uniform(0, 0.5))
+            else:
+                await claim.term()
 
     async def _leave(self) -> None:
         """Close the handle, which may be used again."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from intervalq.tasks import Claim
-from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Row, Work, Worked
+from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Modified, Modify, Row, Work, Worked
 from intervalq.testing.simulation.loop import Process
 
 STALE = 2.0
@@ -85,6 +86,8 @@ class Judge:
         """Tasks whose number of attempts is unknown."""
         self.waited = 0.0
         """Seconds for which tasks without a key were ready before they began."""
+        self._settled = Counter[tuple[str | None, str]]()
+        """How many settlements of a task the store has done, by session; renewals, too."""
         self._sessions: dict[str, Process] = {}
         self._claimed: dict[str, float] = {}
 
@@ -153,6 +156,15 @@ class Judge:
                 f"{call.process.name} ran {claim.value} for {now - since:.6f} s more after it was lost"
             )
 
+    @contextmanager
+    def settles(self, process: Process, claim: Claim) -> Iterator[None]:
+        """Check that a claim which is settled or renewed without an error is so in the store."""
+        place = claim._row.session, claim.id
+        before = self._settled[place]
+        yield
+        if self.calm and self._settled[place] == before:
+            self.broken(f"{process.name} has settled {claim.value}, as it was told, and the store has not")
+
     def dies(self, process: Process) -> None:
         """Note that a process has died; what it ran may or may not count as failed."""
         self.unsure.update(call.claim.id for call in self.running if call.process is process)
@@ -174,6 +186,9 @@ class Judge:
             for id_ in answer.lapsed:
                 self._removed(id_)
         elif isinstance(command, Work) and isinstance(answer, Worked):
+            self._settled.update(
+                (command.session, part.id) for part in command.settled if part.id not in answer.lost
+            )
             for row in answer.claimed:
                 self._claimed[row.id] = now
                 if process.dead:
@@ -183,6 +198,9 @@ class Judge:
                 lost = [id_ for id_ in answer.lost if id_ not in self.unsure and self.books.row(id_)]
                 if lost or not answer.alive:
                     self.broken(f"{process.name} has lost {lost}, and nothing was in its way")
+
+        elif isinstance(command, Modify) and isinstance(answer, Modified):
+            self._settled.update((command.session, part.id) for part in (*command.deletes, *command.changes))
 
     def _removed(self, session: str) -> None:
         process = self._sessions[session]

@@ -165,12 +165,9 @@ class Worker:
             claim, chance = call.claim, dice.random()
             call.settles = chance < 0.3
             try:
-                if chance < 0.2:
-                    await claim.ack(new("ledger", claim.value))
-                elif chance < 0.25:
-                    await claim.snooze(dice.uniform(0, 1))
-                elif chance < 0.3:
-                    await claim.release()
+                if chance < 0.3:
+                    with self.world.judge.settles(self.process, claim):
+                        await self._settle(claim, chance)
             except ClaimLost:
                 if dice.random() < 0.3:
                     raise
@@ -178,6 +175,14 @@ class Worker:
         if dice.random() < 0.1:
             return [new("ledger", -1), Depend("nobody", 0)]
         return [new("ledger", call.claim.value) for call in calls if call.claim.open]
+
+    async def _settle(self, claim: Claim, chance: float) -> None:
+        if chance < 0.2:
+            await claim.ack(self.tasks.new("ledger", claim.value))
+        elif chance < 0.25:
+            await claim.snooze(self.world.dice.uniform(0, 1))
+        else:
+            await claim.release()
 
     async def work(self, claim: Claim) -> Any:
         dice = self.world.dice
