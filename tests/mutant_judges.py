@@ -133,7 +133,7 @@ def simulator(module: str) -> Callable[[str, int], Any]:
 def schedules_of(module: str, rounds: int) -> list[Schedule]:
     """All schedules that a mutant may meet, sharp ones first; this imports the modules to be changed."""
     if ".tasks." in module:
-        from tasks.simulated_workers import MIXES as mixes  # noqa: N811
+        from tasks.simulated_mixes import MIXES as mixes  # noqa: N811
 
         names = [*mixes]
         first = [(mix, 0) for mix in names]

@@ -20,6 +20,9 @@ second, and check now and then.
 NOTICE = 1.0
 """Seconds after which the store knows that a task has begun."""
 
+PROMPT = 0.25
+"""Seconds after which a task that is to run alone begins, once nothing else of its process runs."""
+
 NOTICED = 10.0
 """Seconds, besides the expiry, until a function that lost its task is cancelled: time-outs, a heartbeat."""
 
@@ -61,6 +64,8 @@ class Seat:
     """How many calls of each function it may run at a time."""
     stopped: float | None = None
     """When its workers were told to stop."""
+    idle: float = 0.0
+    """When the last call ended."""
     back: float = 0.0
     """When it resumed after a stall, or could reach the store again after a partition."""
 
@@ -78,6 +83,8 @@ class Judge:
         self.books = books
         self.now = now
         self.calm = calm
+        self.is_paced = False
+        """Whether some functions wait for slots; meanwhile they count as running, which the judge can't see."""
         self.seats: dict[Process, Seat] = defaultdict(Seat)
         self.running: list[Call] = []
         self.began: Counter[str] = Counter()
@@ -131,6 +138,9 @@ class Judge:
             return
         if claim._row.alone and not row.begun:
             self.broken(f"{who} begins {claim.value} alone, and has not told the store")
+        since = max(self._claimed[claim.id], self.seats[call.process].idle)
+        if claim._row.alone and not self.is_paced and self.now() - since > PROMPT:
+            self.broken(f"{who} begins {claim.value} alone, and nothing has run since {since:.6f}")
         beside = [(each.claim.queue, each.claim.key) for each in self.running if not each.settles]
         if claim.key is not None and (claim.queue, claim.key) in beside:
             self.broken(f"{who} begins {claim.value}, and another one of {claim.key} runs")
@@ -142,6 +152,7 @@ class Judge:
     def ends(self, call: Call, *, failed: bool, over: bool) -> None:
         """Check the end of a worker's function, unless the run is over: then any may be cancelled."""
         self.running.remove(call)
+        self.seats[call.process].idle = self.now()
         if over:
             return
         claim, now = call.claim, self.now()

@@ -15,6 +15,7 @@ from intervalq.errors import ClaimLost, DependencyError, StoreError
 from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
 from intervalq.tasks.rules import Depend
 from intervalq.testing.simulation.loop import Process, ProcessClock
+from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Call
 from tasks.simulated_network import Connection, WakingConnection
 
@@ -71,6 +72,12 @@ class Worker:
         if not self.world.over:
             self.process.context.run(self._start)
 
+    def start_user(self) -> None:
+        """Begin to claim tasks by hand, too, with the same handle."""
+        hand = Hand(self.world, f"user of {self.process.name}", self)
+        self.world.hands.append(hand)
+        self.process.context.run(asyncio.get_running_loop().create_task, hand.work())
+
     def _start(self) -> None:
         self.seat.stopped, self.ending = None, False
         self.run_task = asyncio.get_running_loop().create_task(self._run())
@@ -100,7 +107,7 @@ class Worker:
             world.network.broken(f"{self.process.name} has ended, and was not stopped")
         elif world.judge.calm and now > self.seat.stopped + GRACE + 1:
             world.network.broken(f"{self.process.name} took {now - self.seat.stopped:.6f} s to stop")
-        if world.judge.calm and world.has_session(self.process):
+        if world.judge.calm and not world.mix.beside and world.has_session(self.process):
             world.network.broken(f"{self.process.name} has ended and has a session")
         if not world.over:
             again = self.start if world.dice.random() < 0.5 else world.begin
