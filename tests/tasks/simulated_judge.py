@@ -84,7 +84,7 @@ class Judge:
         self.now = now
         self.calm = calm
         self.is_paced = False
-        """Whether some functions wait for slots; meanwhile they count as running, which the judge can't see."""
+        """Whether some functions wait for slots; they count as running, which the judge can't see."""
         self.seats: dict[Process, Seat] = defaultdict(Seat)
         self.running: list[Call] = []
         self.began: Counter[str] = Counter()
@@ -159,7 +159,9 @@ class Judge:
         self.failed[claim.id] += failed
         row = self.books.row(claim.id)
         mine = row is not None and row.session == call.session and row.version == claim._row.version
-        if self.calm and mine and row is not None and not row.begun and now - call.began > NOTICE:
+        since = call.began if self.calm else max(call.began, self.seats[call.process].back)
+        late = now - since > (NOTICE if self.calm else NOTICED)
+        if late and mine and row is not None and not row.begun:
             self.broken(f"{claim.value} ran for {now - call.began:.6f} s, and the store knows of no attempt")
         since = max(call.lost or now, self.seats[call.process].back)
         if now - since > NOTICED:
@@ -211,7 +213,8 @@ class Judge:
                     self.broken(f"{process.name} has lost {lost}, and nothing was in its way")
 
         elif isinstance(command, Modify) and isinstance(answer, Modified):
-            self._settled.update((command.session, part.id) for part in (*command.deletes, *command.changes))
+            self._settled.update((command.session, delete.id) for delete in command.deletes)
+            self._settled.update((command.session, change.id) for change in command.changes)
 
     def _removed(self, session: str) -> None:
         process = self._sessions[session]
