@@ -57,7 +57,8 @@ OF_WORKER: Final = (
     "tasks/test_worker_pace", "tasks/test_alone", "tasks/test_sessions",
     "tasks/test_sessions_away", "tasks/test_claims",
     "tasks/test_claim_waits", "tasks/test_claim_leases", "tasks/test_doubt", "tasks/test_handed",
-    "tasks/test_pull", "tasks/test_turns",
+    "tasks/test_pull", "tasks/test_turns", "tasks/test_server_pull", "tasks/test_cancel",
+    "tasks/test_chunks", "tasks/test_chunk_outcomes", "tasks/test_chunk_changes",
 )  # fmt: skip
 """Tests that need no server, no thread and only a virtual clock, so that their result is always the same."""
 

@@ -159,9 +159,7 @@ class Judge:
         self.failed[claim.id] += failed
         row = self.books.row(claim.id)
         mine = row is not None and row.session == call.session and row.version == claim._row.version
-        since = call.began if self.calm else max(call.began, self.seats[call.process].back)
-        late = now - since > (NOTICE if self.calm else NOTICED)
-        if late and mine and row is not None and not row.begun:
+        if self.calm and mine and row is not None and not row.begun and now - call.began > NOTICE:
             self.broken(f"{claim.value} ran for {now - call.began:.6f} s, and the store knows of no attempt")
         since = max(call.lost or now, self.seats[call.process].back)
         if now - since > NOTICED:
