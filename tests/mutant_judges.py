@@ -30,7 +30,7 @@ PATIENCE: Final = 60
 """Seconds for one test."""
 
 CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "backlog", "deadlines", "budgets")
-CALM_WORKERS: Final = ("calm", "stops", "hands")
+CALM_WORKERS: Final = ("calm", "stops", "hands", "chunks", "operators", "chunks-cancelled")
 """Mixes with few faults, in which only the code can make jobs costly or late."""
 ALL: Final = "all mixes"
 WORSE: Final = 1.05
@@ -57,7 +57,8 @@ OF_WORKER: Final = (
     "tasks/test_worker_pace", "tasks/test_alone", "tasks/test_sessions",
     "tasks/test_sessions_away", "tasks/test_claims",
     "tasks/test_claim_waits", "tasks/test_claim_leases", "tasks/test_doubt", "tasks/test_handed",
-    "tasks/test_pull", "tasks/test_turns",
+    "tasks/test_pull", "tasks/test_turns", "tasks/test_server_pull", "tasks/test_cancel",
+    "tasks/test_chunks", "tasks/test_chunk_outcomes", "tasks/test_chunk_changes",
 )  # fmt: skip
 """Tests that need no server, no thread and only a virtual clock, so that their result is always the same."""
 
@@ -133,9 +134,10 @@ def simulator(module: str) -> Callable[[str, int], Any]:
 def schedules_of(module: str, rounds: int) -> list[Schedule]:
     """All schedules that a mutant may meet, sharp ones first; this imports the modules to be changed."""
     if ".tasks." in module:
-        from tasks.simulated_workers import MIXES as mixes  # noqa: N811
+        from tasks.simulated_mixes import MIXES as mixes  # noqa: N811
 
-        first, names = [], [*mixes]
+        names = [*mixes]
+        first = [(mix, 0) for mix in names]
     else:
         from intervalq.testing.simulation import MIXES
 

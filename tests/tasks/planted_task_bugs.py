@@ -19,6 +19,7 @@ from intervalq.tasks._session.begun import Begun
 from intervalq.tasks._session.cancelled import CancelledClaims
 from intervalq.tasks._session.demand import Callers, Request
 from intervalq.tasks._session.session import WorkSession
+from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks._worker import chunks, outcomes
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
 
@@ -69,6 +70,30 @@ def _() -> Iterator[None]:
         await together(self, claim, ())
 
     return instead(WorkSession, "ack_with", apart)
+
+
+@bug("silent-loss", "hands")
+def _() -> Iterator[None]:
+    """Whoever settles or renews a claim that is lost isn't told so."""
+    return instead(Settle, "check", lambda _settle: None)
+
+
+@bug("leaves-for-all", "hands-beside")
+def _() -> Iterator[None]:
+    """When the workers of a handle end, its session ends, too, although others wait for tasks."""
+    return instead(WorkSession, "leave", WorkSession.close)
+
+
+@bug("late-alone", "crashes")
+def _() -> Iterator[None]:
+    """The start of a task that is to run alone is reported with the next call, whenever that is."""
+    first = Begun.first
+
+    async def late(self: Begun, claim: Any) -> None:
+        await anyio.sleep(0.5)
+        await first(self, claim)
+
+    return instead(Begun, "first", late)
 
 
 @bug("claims-outlive-sessions", "crashes")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from intervalq.errors import ClaimLost, StoreError
+from intervalq.errors import ClaimLost, QueueClosed, StoreError
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Worked
 from intervalq.testing.simulation.loop import Process, ProcessClock
 from tasks.simulated_network import Connection, WakingConnection
 
 if TYPE_CHECKING:
+    from tasks.simulated_process import Worker
     from tasks.simulated_workers import World
 
 SOON = 1.0
@@ -25,15 +26,22 @@ LAST = 1.0
 
 
 class Hand:
-    """A process whose user claims tasks of the queue `h` until there are no more."""
+    """A process whose user claims tasks of the queue `h` until there are no more.
 
-    def __init__(self, world: World, name: str) -> None:
+    With a worker, the user is in the worker's process, and uses its handle.
+    """
+
+    def __init__(self, world: World, name: str, worker: Worker | None = None) -> None:
         self.world = world
-        self.dice = world.dice
-        self.process = Process(name, ProcessClock(0, 0.0, lambda: 0.0))
-        self.connection = (WakingConnection if world.waking else Connection)(world.network, self.process)
-        self.connection.heard = self._heard
-        self.tasks = Tasks(self.connection, expiry=world.expiry)
+        self.dice = world.dice if worker is None else Random(f"{world.seed}:{name}:user")
+        self._worker = worker
+        if worker is None:
+            self.process = Process(name, ProcessClock(0, 0.0, lambda: 0.0))
+            self.connection = (WakingConnection if world.waking else Connection)(world.network, self.process)
+            self.connection.heard = self._heard
+            self.tasks = Tasks(self.connection, expiry=world.expiry)
+        else:
+            self.process, self.tasks = worker.process, worker.tasks
         self._turns = Random(f"{world.seed}:{name}")
         self._call: anyio.CancelScope | None = None
 
@@ -44,11 +52,15 @@ class Hand:
                 claim = await self._claim()
                 if claim is not None:
                     await self._hold(claim)
-                elif self.dice.random() < 0.2:
+                elif self._worker is None and self.dice.random() < 0.2:
                     await self._leave()
             except StoreError as error:
                 self.world.network.say(f"{self.process.name}: {error!r}")
+            except QueueClosed:
+                self.world.network.broken(f"{self.process.name} refuses a claim, and its handle is open")
             await anyio.sleep(self.dice.uniform(0, 0.3))
+        while self._worker is not None and self._worker.is_on:
+            await anyio.sleep(0.1)
         await self._leave()
 
     async def _claim(self) -> Claim | None:
@@ -87,7 +99,7 @@ class Hand:
         """Check that nothing is claimed here while no call waits and no task is held."""
         network = self.world.network
         for row in network.rows() if self.world.judge.calm else ():
-            if row.session is not None and row.session in self.world.judge.sessions_of(self.process):
+            if row.queue == "h" and row.session in self.world.judge.sessions_of(self.process):
                 network.broken(f"{self.process.name} has {row.json} claimed, and its caller has left")
 
     async def _hold(self, claim: Claim) -> None:
@@ -135,24 +147,25 @@ class Hand:
             raise lost[0]
         return float("inf") if lease is None else since + lease
 
-    @staticmethod
-    async def _renews(claim: Claim, lease: float | None, lost: list[ClaimLost]) -> None:
+    async def _renews(self, claim: Claim, lease: float | None, lost: list[ClaimLost]) -> None:
         try:
-            await claim.in_progress(lease)
+            with self.world.judge.settles(self.process, claim):
+                await claim.in_progress(lease)
         except ClaimLost as error:
             lost.append(error)
 
     async def _settle(self, claim: Claim) -> None:
         chance = self.dice.random()
-        if chance < 0.6:
-            await claim.ack(self.tasks.new("ledger", claim.value))
-        elif chance < 0.75:
-            await claim.release()
-        elif chance < 0.95:
-            self.world.judge.failed[claim.id] += 1
-            await claim.nak(self.dice.uniform(0, 0.5))
-        else:
-            await claim.term()
+        with self.world.judge.settles(self.process, claim):
+            if chance < 0.6:
+                await claim.ack(self.tasks.new("ledger", claim.value))
+            elif chance < 0.75:
+                await claim.release()
+            elif chance < 0.95:
+                self.world.judge.failed[claim.id] += 1
+                await claim.nak(self.dice.uniform(0, 0.5))
+            else:
+                await claim.term()
 
     async def _leave(self) -> None:
         """Close the handle, which may be used again."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from intervalq.tasks import Claim
-from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Row, Work, Worked
+from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Modified, Modify, Row, Work, Worked
 from intervalq.testing.simulation.loop import Process
 
 STALE = 2.0
@@ -18,6 +19,9 @@ second, and check now and then.
 
 NOTICE = 1.0
 """Seconds after which the store knows that a task has begun."""
+
+PROMPT = 0.25
+"""Seconds after which a task that is to run alone begins, once nothing else of its process runs."""
 
 NOTICED = 10.0
 """Seconds, besides the expiry, until a function that lost its task is cancelled: time-outs, a heartbeat."""
@@ -60,6 +64,8 @@ class Seat:
     """How many calls of each function it may run at a time."""
     stopped: float | None = None
     """When its workers were told to stop."""
+    idle: float = 0.0
+    """When the last call ended."""
     back: float = 0.0
     """When it resumed after a stall, or could reach the store again after a partition."""
 
@@ -77,6 +83,8 @@ class Judge:
         self.books = books
         self.now = now
         self.calm = calm
+        self.is_paced = False
+        """Whether some functions wait for slots; they count as running, which the judge can't see."""
         self.seats: dict[Process, Seat] = defaultdict(Seat)
         self.running: list[Call] = []
         self.began: Counter[str] = Counter()
@@ -85,6 +93,8 @@ class Judge:
         """Tasks whose number of attempts is unknown."""
         self.waited = 0.0
         """Seconds for which tasks without a key were ready before they began."""
+        self._settled = Counter[tuple[str | None, str]]()
+        """How many settlements of a task the store has done, by session; renewals, too."""
         self._sessions: dict[str, Process] = {}
         self._claimed: dict[str, float] = {}
 
@@ -128,6 +138,9 @@ class Judge:
             return
         if claim._row.alone and not row.begun:
             self.broken(f"{who} begins {claim.value} alone, and has not told the store")
+        since = max(self._claimed[claim.id], self.seats[call.process].idle)
+        if claim._row.alone and not self.is_paced and self.now() - since > PROMPT:
+            self.broken(f"{who} begins {claim.value} alone, and nothing has run since {since:.6f}")
         beside = [(each.claim.queue, each.claim.key) for each in self.running if not each.settles]
         if claim.key is not None and (claim.queue, claim.key) in beside:
             self.broken(f"{who} begins {claim.value}, and another one of {claim.key} runs")
@@ -139,6 +152,7 @@ class Judge:
     def ends(self, call: Call, *, failed: bool, over: bool) -> None:
         """Check the end of a worker's function, unless the run is over: then any may be cancelled."""
         self.running.remove(call)
+        self.seats[call.process].idle = self.now()
         if over:
             return
         claim, now = call.claim, self.now()
@@ -152,6 +166,15 @@ class Judge:
             self.broken(
                 f"{call.process.name} ran {claim.value} for {now - since:.6f} s more after it was lost"
             )
+
+    @contextmanager
+    def settles(self, process: Process, claim: Claim) -> Iterator[None]:
+        """Check that a claim which is settled or renewed without an error is so in the store."""
+        place = claim._row.session, claim.id
+        before = self._settled[place]
+        yield
+        if self.calm and self._settled[place] == before:
+            self.broken(f"{process.name} has settled {claim.value}, as it was told, and the store has not")
 
     def dies(self, process: Process) -> None:
         """Note that a process has died; what it ran may or may not count as failed."""
@@ -174,6 +197,9 @@ class Judge:
             for id_ in answer.lapsed:
                 self._removed(id_)
         elif isinstance(command, Work) and isinstance(answer, Worked):
+            self._settled.update(
+                (command.session, part.id) for part in command.settled if part.id not in answer.lost
+            )
             for row in answer.claimed:
                 self._claimed[row.id] = now
                 if process.dead:
@@ -183,6 +209,10 @@ class Judge:
                 lost = [id_ for id_ in answer.lost if id_ not in self.unsure and self.books.row(id_)]
                 if lost or not answer.alive:
                     self.broken(f"{process.name} has lost {lost}, and nothing was in its way")
+
+        elif isinstance(command, Modify) and isinstance(answer, Modified):
+            self._settled.update((command.session, delete.id) for delete in command.deletes)
+            self._settled.update((command.session, change.id) for change in command.changes)
 
     def _removed(self, session: str) -> None:
         process = self._sessions[session]

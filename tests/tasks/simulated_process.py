@@ -15,6 +15,7 @@ from intervalq.errors import ClaimLost, DependencyError, StoreError
 from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
 from intervalq.tasks.rules import Depend
 from intervalq.testing.simulation.loop import Process, ProcessClock
+from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Call
 from tasks.simulated_network import Connection, WakingConnection
 
@@ -71,6 +72,12 @@ class Worker:
         if not self.world.over:
             self.process.context.run(self._start)
 
+    def start_user(self) -> None:
+        """Begin to claim tasks by hand, too, with the same handle."""
+        hand = Hand(self.world, f"user of {self.process.name}", self)
+        self.world.hands.append(hand)
+        self.process.context.run(asyncio.get_running_loop().create_task, hand.work())
+
     def _start(self) -> None:
         self.seat.stopped, self.ending = None, False
         self.run_task = asyncio.get_running_loop().create_task(self._run())
@@ -100,7 +107,7 @@ class Worker:
             world.network.broken(f"{self.process.name} has ended, and was not stopped")
         elif world.judge.calm and now > self.seat.stopped + GRACE + 1:
             world.network.broken(f"{self.process.name} took {now - self.seat.stopped:.6f} s to stop")
-        if world.judge.calm and world.has_session(self.process):
+        if world.judge.calm and not world.mix.beside and world.has_session(self.process):
             world.network.broken(f"{self.process.name} has ended and has a session")
         if not world.over:
             again = self.start if world.dice.random() < 0.5 else world.begin
@@ -165,12 +172,9 @@ class Worker:
             claim, chance = call.claim, dice.random()
             call.settles = chance < 0.3
             try:
-                if chance < 0.2:
-                    await claim.ack(new("ledger", claim.value))
-                elif chance < 0.25:
-                    await claim.snooze(dice.uniform(0, 1))
-                elif chance < 0.3:
-                    await claim.release()
+                if chance < 0.3:
+                    with self.world.judge.settles(self.process, claim):
+                        await self._settle(claim, chance)
             except ClaimLost:
                 if dice.random() < 0.3:
                     raise
@@ -178,6 +182,14 @@ class Worker:
         if dice.random() < 0.1:
             return [new("ledger", -1), Depend("nobody", 0)]
         return [new("ledger", call.claim.value) for call in calls if call.claim.open]
+
+    async def _settle(self, claim: Claim, chance: float) -> None:
+        if chance < 0.2:
+            await claim.ack(self.tasks.new("ledger", claim.value))
+        elif chance < 0.25:
+            await claim.snooze(self.world.dice.uniform(0, 1))
+        else:
+            await claim.release()
 
     async def work(self, claim: Claim) -> Any:
         dice = self.world.dice

@@ -32,6 +32,7 @@ from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
 from intervalq_stores.memory.queues import MemoryStore
 from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Judge
+from tasks.simulated_mixes import MIXES, Mix
 from tasks.simulated_network import Connection, Network
 from tasks.simulated_process import Worker
 
@@ -43,47 +44,6 @@ MAX_LINES = 20_000
 
 PATIENCE = 240.0
 """Seconds after that within which there must be fewer tasks left: time-outs, lapses, backoff, work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """The faults of a run, and how many."""
-
-    lost: float = 0.0
-    """The share of messages that get lost."""
-    slow: float = 0.0
-    stalls: float = 0.0
-    """How many of the processes of a run."""
-    crashes: float = 0.0
-    cuts: float = 0.0
-    stops: float = 0.0
-    """How many times workers are stopped in an orderly way, or cancelled, while there is work."""
-    exits: float = 0.0
-    """The probability that a function ends its process by `SystemExit`."""
-    hands: int = 0
-    """In how many processes tasks are claimed by hand."""
-    poison: int = 0
-    """How many tasks kill their worker."""
-    cancels: int = 0
-    """How many times an operator cancels tasks; functions snooze now and then, too."""
-    chunks: bool = False
-    """Whether there are tasks that are done in chunks, too."""
-
-
-MIXES = {
-    "calm": Mix(),
-    "lossy": Mix(lost=0.05, slow=0.05),
-    "stalls": Mix(stalls=4, slow=0.02),
-    "crashes": Mix(crashes=2, poison=1),
-    "stops": Mix(stops=3, exits=0.01),
-    "hands": Mix(hands=3),
-    "operators": Mix(cancels=6),
-    "operators-lossy": Mix(lost=0.05, slow=0.02, stalls=1, crashes=1, cancels=6),
-    "chunks": Mix(chunks=True),
-    "chunks-cancelled": Mix(chunks=True, cancels=6),
-    "chunks-lossy": Mix(lost=0.05, slow=0.03, stalls=1, crashes=1, stops=0.5, exits=0.01, chunks=True),
-    "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
-}
 
 QUEUES = ("a", "b", "c", "k", "m", "q", "h", "poison")
 
@@ -117,6 +77,7 @@ class World:
         self.network.observe = self.judge.saw
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5
+        self.judge.is_paced = self.is_paced or mix.chunks
         self.holders: dict[str, tuple[str, float]] = {}
         """Tasks that are claimed by hand: the process that has each, and until when at least."""
         self.waking = self.dice.random() < 0.5
@@ -142,6 +103,8 @@ class World:
             worker = Worker(self, f"worker{next(self._names)}")
             self.workers.append(worker)
             worker.start()
+            if self.mix.beside:
+                worker.start_user()
 
     def crash(self, worker: Worker) -> None:
         """Kill the process, and start another one in its place."""

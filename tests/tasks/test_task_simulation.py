@@ -9,7 +9,8 @@ from multiprocessing import get_context
 import pytest
 
 from tasks.planted_task_bugs import BUGS, planted
-from tasks.simulated_workers import MIXES, Run, simulate
+from tasks.simulated_mixes import MIXES
+from tasks.simulated_workers import Run, simulate
 
 SCHEDULES = int(os.environ.get("INTERVALQ_TEST_TASK_SCHEDULES", "6"))
 """Schedules of each mix; as many as each run has time for."""

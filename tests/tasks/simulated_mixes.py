@@ -1,0 +1,49 @@
+"""The mixes of faults and users that simulated workers meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The faults of a run, and how many."""
+
+    lost: float = 0.0
+    """The share of messages that get lost."""
+    slow: float = 0.0
+    stalls: float = 0.0
+    """How many of the processes of a run."""
+    crashes: float = 0.0
+    cuts: float = 0.0
+    stops: float = 0.0
+    """How many times workers are stopped in an orderly way, or cancelled, while there is work."""
+    exits: float = 0.0
+    """The probability that a function ends its process by `SystemExit`."""
+    hands: int = 0
+    """In how many processes tasks are claimed by hand."""
+    beside: bool = False
+    """Whether tasks are claimed by hand in the processes of workers, too, with the same handle."""
+    poison: int = 0
+    """How many tasks kill their worker."""
+    cancels: int = 0
+    """How many times an operator cancels tasks; functions snooze now and then, too."""
+    chunks: bool = False
+    """Whether there are tasks that are done in chunks, too."""
+
+
+MIXES = {
+    "calm": Mix(),
+    "lossy": Mix(lost=0.05, slow=0.05),
+    "stalls": Mix(stalls=4, slow=0.02),
+    "crashes": Mix(crashes=2, poison=1),
+    "stops": Mix(stops=3, exits=0.01),
+    "hands": Mix(hands=3),
+    "hands-beside": Mix(hands=1, beside=True, stops=3),
+    "operators": Mix(cancels=6),
+    "operators-lossy": Mix(lost=0.05, slow=0.02, stalls=1, crashes=1, cancels=6),
+    "chunks": Mix(chunks=True),
+    "chunks-cancelled": Mix(chunks=True, cancels=6),
+    "chunks-lossy": Mix(lost=0.05, slow=0.03, stalls=1, crashes=1, stops=0.5, exits=0.01, chunks=True),
+    "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
+}
