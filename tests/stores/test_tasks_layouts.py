@@ -95,7 +95,7 @@ def layout(request: pytest.FixtureRequest) -> int:
     return layout
 
 
-OLDER: Final = (("postgres", 3), ("sqlite", 5), ("redis", 4))
+OLDER: Final = (("postgres", 4), ("sqlite", 5), ("redis", 4))
 """The last layout before the present one."""
 on_all: Final = pytest.mark.parametrize(
     ("url", "layout"),
