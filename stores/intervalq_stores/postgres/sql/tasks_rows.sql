@@ -207,6 +207,31 @@ end
 $$;
 
 
+-- intervalq._with_attempt: the task with the errors and the time for which it is kept after a change; p: of `_change`.
+create or replace function intervalq._with_attempt(
+    t intervalq.tasks, p jsonb, keeps boolean, now bigint
+) returns intervalq.tasks
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    number constant integer := coalesce((p ->> 6)::integer, t.attempt);
+begin
+    if t.keep_for = 0 then
+        t.errors := intervalq._errors_of(t.errors, 0, t.error, t.attempt, t.begun);
+        t.keep_for := p -> 12 ->> 0;
+    end if;
+    -- Of attempts that killed their workers, the errors are there already.
+    if t.keep_for > 0 and p ->> 7 <> '' and not keeps and t.session is not null
+        and number > t.attempt - t.begun::integer
+    then
+        t.errors := intervalq._with_error(t.errors, p ->> 7, number, now);
+    end if;
+    return t;
+end
+$$;
+
+
 -- intervalq._change: `rules._change`. Returns the task, and the queues in which another one became ready.
 --   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease, progress, priority, kept]; kept: of `_leave`
 --   me: the session of the caller; null: none
@@ -235,15 +260,8 @@ begin
         t.at := t.at - intervalq._lag(t.modified, now);
     end if;
     t.at := coalesce(now + (p ->> 5)::bigint, (p ->> 4)::bigint, t.at);
-    if p -> 12 <> 'null' and t.keep_for = 0 then
-        t.errors := intervalq._errors_of(t.errors, 0, t.error, t.attempt, t.begun);
-        t.keep_for := p -> 12 ->> 0;
-    end if;
-    -- Of attempts that killed their workers, the errors are there already.
-    if t.keep_for > 0 and p ->> 7 <> '' and not keep and t.session is not null
-        and coalesce((p ->> 6)::integer, t.attempt) > t.attempt - t.begun::integer
-    then
-        t.errors := intervalq._with_error(t.errors, p ->> 7, coalesce((p ->> 6)::integer, t.attempt), now);
+    if t.keep_for > 0 or p -> 12 <> 'null' then
+        t := intervalq._with_attempt(t, p, keep, now);
     end if;
     t.attempt := coalesce((p ->> 6)::integer, t.attempt);
     t.error := coalesce(p ->> 7, t.error);
