@@ -27,7 +27,7 @@
 --   grant select, insert, update, delete on intervalq.plain, intervalq.heads to some_role;
 --   grant select, insert, update, delete on intervalq.ranges, intervalq.floors to some_role;
 --   grant select, insert on intervalq.outcomes, intervalq.outcome_periods to some_role;
---   grant usage on sequence intervalq.sessions_number_seq, intervalq.plain_blocks, intervalq.outcome_numbers to some_role;
+--   grant usage on sequence intervalq.sessions_number_seq, intervalq.plain_blocks to some_role;
 --   grant execute on function intervalq.drop_outcomes(bigint) to some_role;
 --
 -- All times are whole microseconds in bigint. SQLSTATEs raised here: IQ001 tables of an unknown version, IQ002

@@ -281,9 +281,7 @@ create index if not exists ranges_session on intervalq.ranges (session);
 -- Outcomes; the columns are the fields of `rules.OutcomeRow`. They are never updated or deleted one by one: a slot has
 -- those of one period, see `_slot`, and is emptied after it. All slots are there from the start, so that nobody needs
 -- the right to create tables, and no end of a task waits for one that does.
-create sequence if not exists intervalq.outcome_numbers;
 create table if not exists intervalq.outcomes (
-    number bigint not null default nextval('intervalq.outcome_numbers'),  -- in the order in which they were written
     created bigint not null,
     started bigint not null,
     ended bigint not null,
@@ -311,7 +309,7 @@ begin
 end
 $$;
 create index if not exists outcomes_id on intervalq.outcomes (id);
-create index if not exists outcomes_ended on intervalq.outcomes (ended, number);
+create index if not exists outcomes_ended on intervalq.outcomes (ended);
 
 -- The periods of which a slot may have outcomes, and when they are over.
 create table if not exists intervalq.outcome_periods (
