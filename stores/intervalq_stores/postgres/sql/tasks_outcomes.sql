@@ -162,6 +162,8 @@ create or replace function intervalq.outcomes_of(
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     slots constant smallint[] := array(select distinct p.slot from intervalq.outcome_periods p);
