@@ -87,7 +87,7 @@ async def test_nobody_waits_for_a_slot_that_somebody_reads(store: PostgresTaskSt
     with psycopg.connect(url) as reader:
         reader.execute("select from intervalq.outcomes")
         assert (await store.apply(Beat("s"), START + 3 * DAY)).alive
-        assert await left(store, START) == ["t2", "t1"]
+        assert sorted(await left(store, START)) == ["t1", "t2"]
     await store.apply(Beat("s"), START + 3 * DAY)
     assert await left(store, START) == []
 

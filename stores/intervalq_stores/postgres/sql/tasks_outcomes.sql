@@ -103,9 +103,9 @@ $$;
 
 -- intervalq._done: remove tasks that are done and write the outcomes of those that are kept, in one statement. Returns
 -- the UUIDs of those that were removed: the others are not the session's, or need more than that.
---   keep_fors, tooks, results: for each task what its end says about the outcome; results are joined by character 31
+--   keep_fors, durations, results: for each task what its end says about the outcome; results are joined by character 31
 create or replace function intervalq._done(
-    ids uuid[], versions integer[], keep_fors bigint[], tooks bigint[], results text, me integer, now bigint
+    ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, me integer, now bigint
 ) returns uuid[]
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -137,7 +137,7 @@ begin
         )
         select intervalq._slot(g.kept_for, now + g.kept_for), g.id, g.own, g.queue, 'done', g.json,
             coalesce(texts[g.place], ''), g.attempts, g.errors, g.created,
-            case when tooks[g.place] > 0 then now - tooks[g.place] else 0 end, now, s.host, s.pid, now + g.kept_for
+            case when durations[g.place] > 0 then now - durations[g.place] else 0 end, now, s.host, s.pid, now + g.kept_for
         from gone g where g.kept_for > 0
     )
     select coalesce(array_agg(g.id), '{}'),
@@ -192,7 +192,7 @@ $$;
 
 -- intervalq.drop_outcomes: drop the outcomes of periods that are over, by emptying their slots. It waits for nobody:
 -- what somebody reads at this moment is dropped by a later heartbeat. It has its owner's rights, because a role that
--- works on tasks may not empty tables.
+-- works on tasks may not empty tables: TRUNCATE of one slot blocks no others, unlike DROP of a partition.
 create or replace function intervalq.drop_outcomes(now bigint) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

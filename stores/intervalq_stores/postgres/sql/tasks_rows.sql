@@ -84,7 +84,9 @@ begin
         select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
     end if;
     delete from intervalq.tasks x where x.id = t.id;
-    perform intervalq._leave(t, ended_as, kept, now, me);
+    if t.keep_for > 0 or kept <> 'null' then
+        perform intervalq._leave(t, ended_as, kept, now, me);
+    end if;
     if t.dedupe is not null then
         perform intervalq._mark(t.queue, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
     end if;

@@ -119,7 +119,7 @@ $$;
 -- intervalq._settle_all: settle the claims that `work` is given, see there.
 -- Returns what was lost, ranges by their number in `finished`, and the queues of tasks that became ready.
 create or replace function intervalq._settle_all(
-    ids uuid[], versions integer[], keep_fors bigint[], tooks bigint[], results text, parts jsonb, finished jsonb,
+    ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb, finished jsonb,
     me integer, now bigint, out lost uuid[], out lost_ranges integer[], out woken text[]
 )
 language plpgsql volatile
@@ -133,7 +133,7 @@ begin
     lost_ranges := '{}';
     woken := '{}';
     if me is not null and keep_fors is not null then
-        done := intervalq._done(ids, versions, keep_fors, tooks, results, me, now);
+        done := intervalq._done(ids, versions, keep_fors, durations, results, me, now);
     elsif cardinality(ids) > 0 and me is not null then
         -- Look up each one by its id, whatever the planner assumes about the size of the table: it might scan all
         -- claims of the session for each of them.
@@ -152,10 +152,10 @@ begin
     end if;
     if cardinality(ids) > cardinality(done) then
         z := intervalq._settle((
-            select jsonb_agg(jsonb_build_array(d.id, d.version, null, jsonb_build_array(
-                d.keep_for, coalesce(d.result, ''), d.took
-            )) order by d.o)
-            from unnest(ids, versions, keep_fors, tooks, string_to_array(results, chr(31)))
+            select jsonb_agg(jsonb_build_array(d.id, d.version, null, case
+                when d.keep_for is not null then jsonb_build_array(d.keep_for, coalesce(d.result, ''), d.took)
+            end) order by d.o)
+            from unnest(ids, versions, keep_fors, durations, string_to_array(results, chr(31)))
                 with ordinality as d (id, version, keep_for, took, result, o)
             where d.id <> all (done)
         ), me, now);

@@ -221,7 +221,7 @@ $$;
 
 -- intervalq.work: `rules.Work`.
 --   ids, versions: tasks to delete
---   keep_fors, tooks, results: of `_done`, for these tasks; null: their ends say nothing about outcomes
+--   keep_fors, durations, results: of `_done`, for these tasks; null: their ends say nothing about outcomes
 --   parts: of `_settle`, settled one by one; null: none
 --   finished: of `_finish`; null: none
 --   sinces, since_ids: for each queue, where the last claim ended: nearly everything before is claimed, or dead rows.
@@ -232,7 +232,7 @@ $$;
 -- task is ready, as until; and last h, with the store's clock as created, and as claims null, 0 if the session is
 -- gone, or 1 if json has what was lost.
 create or replace function intervalq.work(
-    who text, ids uuid[], versions integer[], keep_fors bigint[], tooks bigint[], results text, parts jsonb,
+    who text, ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb,
     finished jsonb, queues text[], wanted integer, lease bigint, most bigint, idle boolean, begun uuid[],
     begins integer, sinces bigint[], since_ids uuid[], now bigint
 ) returns setof intervalq.line
@@ -267,7 +267,7 @@ begin
     l.created := now;
     l.claims := case when me is null then 0 end;
     if ids is not null or parts is not null or finished is not null then
-        settled := intervalq._settle_all(ids, versions, keep_fors, tooks, results, parts, finished, me, now);
+        settled := intervalq._settle_all(ids, versions, keep_fors, durations, results, parts, finished, me, now);
         if l.claims = 0 or settled.lost <> '{}' or settled.lost_ranges <> '{}' then
             l.claims := coalesce(l.claims, 1);
             l.json := json_build_object('lost', settled.lost, 'ranges', settled.lost_ranges);
