@@ -126,8 +126,8 @@ def claimed(server: str) -> str:
         for number, who in enumerate(("t", "s") * 10):
             queue = "claimed" if number < 10 else "gone"
             inside.execute(
-                b"select count(*) from intervalq.work(%s, null, null, null, null, null, null, null, array[%s], %s,"
-                b" null, null, false, '{}', 0, array[null]::bigint[], array[null]::uuid[], 1000000000)",
+                b"select count(*) from intervalq.work(%s, null, null, null, null, null, null, null,"
+                b" array[%s], %s, null, null, false, '{}', 0, array[null]::bigint[], array[null]::uuid[], 1000000000)",
                 [who, queue, CLAIMED // 10],
             )
         inside.execute(FILL.format(at="n - 1", queue="claimed", number=3_000).encode())

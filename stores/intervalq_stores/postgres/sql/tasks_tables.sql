@@ -280,7 +280,8 @@ create index if not exists ranges_session on intervalq.ranges (session);
 
 -- Outcomes; the columns are the fields of `rules.OutcomeRow`. They are never updated or deleted one by one: a slot has
 -- those of one period, see `_slot`, and is emptied after it. All slots are there from the start, so that nobody needs
--- the right to create tables, and no end of a task waits for one that does.
+-- the right to create tables, and no end of a task waits for one that does. Without dead rows, there is nothing to vacuum,
+-- and no look depends on statistics.
 create table if not exists intervalq.outcomes (
     created bigint not null,
     started bigint not null,
@@ -303,7 +304,8 @@ do $$
 begin
     for n in 0 .. 29 loop
         execute format(
-            'create table if not exists intervalq.outcomes_%s partition of intervalq.outcomes for values in (%s)', n, n
+            'create table if not exists intervalq.outcomes_%s partition of intervalq.outcomes for values in (%s) '
+            'with (autovacuum_enabled = off)', n, n
         );
     end loop;
 end
