@@ -127,7 +127,8 @@ def claimed(server: str) -> str:
             queue = "claimed" if number < 10 else "gone"
             inside.execute(
                 b"select count(*) from intervalq.work(%s, null, null, null, null, null, null, null,"
-                b" array[%s], %s, null, null, false, '{}', 0, array[null]::bigint[], array[null]::uuid[], 1000000000)",
+                b" array[%s], %s, null, null, false, '{}', 0, array[null]::bigint[], array[null]::uuid[],"
+                b" 1000000000)",
                 [who, queue, CLAIMED // 10],
             )
         inside.execute(FILL.format(at="n - 1", queue="claimed", number=3_000).encode())
