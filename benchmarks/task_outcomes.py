@@ -124,7 +124,8 @@ def main() -> None:
     parser.add_argument("--drain", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.drain:
-        anyio.run(drain, *options.drain, options.tasks)
+        url, run = options.drain
+        anyio.run(drain, url, run, options.tasks)
         return
     print(
         table(
