@@ -75,6 +75,8 @@ class Target(ABC):
 
 
 class PostgresTarget(Target):
+    keep = "1d"
+
     def __init__(self) -> None:
         self._server = postgres_servers.postgres().start()
         self.url = self._server.url

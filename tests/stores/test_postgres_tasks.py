@@ -39,7 +39,6 @@ def anyio_backend() -> str:
 
 
 class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite):
-    keeps_outcomes = False
     shares_keys = False
     follows_up = False
 
@@ -49,7 +48,6 @@ class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, 
 
 
 class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
-    keeps_outcomes = False
     shares_keys = False
     follows_up = False
     left_out = (WakingTaskSuite,)  # no wake-up comes through a pooler

@@ -30,8 +30,9 @@ LINE: Final = """
 """
 WORK: Final = """
     select kind, id, version, at from intervalq.work(
-        's', %(ids)s::uuid[], %(versions)s::integer[], null, null, array[%(queue)s], %(limit)s, %(lease)s,
-        null, false, '{}', 0, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[], 1000000000
+        's', %(ids)s::uuid[], %(versions)s::integer[], null, null, null, null, null, array[%(queue)s],
+        %(limit)s, %(lease)s, null, false, '{}', 0, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[],
+        1000000000
     )
 """
 
@@ -89,10 +90,10 @@ class Watched:
     def insert(self, key: str, inbox: int) -> list[tuple[Any, ...]]:
         """The answer of `modify` to an insert with a key, and the plans of this call only."""
         self.plans.clear()
-        task = [str(uuid.uuid4()), None, "line", "1", key, None, 0, 0, "", False, None, 0, inbox, False, 0]
+        task = [str(uuid.uuid4()), None, "line", "1", key, None, 0, 0, "", False, None, 0, inbox, False, 0, 0]
         empty: dict[str, list[object]] = {"changes": [], "deletes": [], "depends": []}
         command = json.dumps({"force": False, "inserts": [task], **empty})
-        ask = b"select kind, place from intervalq.modify('', %s, 0)"
+        ask = b"select kind, place from intervalq.modify(%s, '', 0)"
         return self.connection.execute(ask, [command]).fetchall()
 
     def buffers(self) -> int:

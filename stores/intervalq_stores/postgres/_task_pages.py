@@ -12,7 +12,7 @@ _FIRST_UUID: Final = "00000000-0000-0000-0000-000000000000"
 _PAGE: Final = (
     b"select t.id, coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key, t.place, t.waiting,"
     b" s.id, t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for,"
-    b" t.begun, t.alone, t.cancelled, t.progress, t.priority"
+    b" t.begun, t.alone, t.cancelled, t.progress, t.priority, t.keep_for, t.errors"
     b" from intervalq.tasks t left join intervalq.sessions s on s.number = t.session"
     b" where (%s::uuid is null or t.id > %s) and (%s::text is null or t.queue = %s)"
     b" order by t.id limit %s"

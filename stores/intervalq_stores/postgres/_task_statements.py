@@ -27,6 +27,8 @@ from intervalq.tasks.rules import (
     Insert,
     Modified,
     Modify,
+    OutcomeRow,
+    Outcomes,
     QueueStats,
     Range,
     Release,
@@ -39,12 +41,10 @@ from intervalq.tasks.rules import (
     sound,
 )
 from intervalq_stores.postgres._task_heads import Heads
+from intervalq_stores.postgres._task_kept import SEPARATOR, columns, parts_of
 
 A = TypeVar("A")
 Lines = list[tuple[Any, ...]]
-
-SEPARATOR: Final = "\x1f"
-"""Separates texts that are sent as one: JSON never contains it, and names that do use the slow path."""
 
 _PLAIN: Final = re.compile(r"plain-(0|[1-9][0-9]{0,2})-([1-9][0-9]{0,17})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -52,8 +52,8 @@ _MODIFY: Final = b"select * from intervalq.modify(%s, %s, %s)"
 _CANCEL: Final = b"select intervalq.cancel(%s::uuid[], %s)"
 _INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
 _WORK: Final = (
-    b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s, %s, %s, %s, %s, %s, %s,"
-    b" %s::uuid[], %s, %s::bigint[], %s::uuid[], %s)"
+    b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s::bigint[], %s::bigint[], %s, %s, %s, %s,"
+    b" %s, %s, %s, %s, %s::uuid[], %s, %s::bigint[], %s::uuid[], %s)"
 )
 _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
@@ -61,7 +61,8 @@ _BEAT: Final = b"select intervalq.beat(%s, %s)"
 _END: Final = b"select intervalq.end_session(%s, %s)"
 _ACQUIRE: Final = b"select * from intervalq.acquire_lock(%s, %s, %s, %s, %s)"
 _RELEASE: Final = b"select intervalq.release_lock(%s, %s, %s, %s)"
-_SELECT: Final = b"select * from intervalq.tasks_of(%s, %s, %s::uuid[], %s, %s)"
+_SELECT: Final = b"select * from intervalq.tasks_of(%s, %s::uuid[], %s, %s, %s)"
+_OUTCOMES: Final = b"select * from intervalq.outcomes_of(%s::uuid[], %s, %s, %s, %s)"
 _COUNT: Final = b"select * from intervalq.stats(%s, %s, %s, %s)"
 _SESSIONS: Final = b"select * from intervalq.live_sessions()"
 
@@ -145,6 +146,7 @@ def _is_simple(insert: Insert) -> bool:
         and not insert.attempt
         and not insert.error
         and not insert.priority
+        and not insert.keep_for
     )
 
 
@@ -157,7 +159,7 @@ def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
         "force": command.force,
         "inserts": [_insert(insert) for insert in command.inserts],
         "changes": [_change(change) for change in command.changes],
-        "deletes": [[uuid_of(part.id), part.version] for part in command.deletes],
+        "deletes": [_delete(part) for part in command.deletes],
         "depends": [[uuid_of(part.id), part.version] for part in command.depends],
     }
 
@@ -175,7 +177,7 @@ def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
             existing=tuple((command.inserts[line[7]].id, line[6]) for line in lines if line[0] == "e"),
         )
 
-    return Asked(_MODIFY, (command.session, _json(asked), now), read)
+    return Asked(_MODIFY, (_json(asked), command.session, now), read)
 
 
 def _insert(insert: Insert) -> list[object]:
@@ -183,7 +185,7 @@ def _insert(insert: Insert) -> list[object]:
     return [
         *(uuid, _own(insert.id, uuid), insert.queue, insert.json, insert.key, insert.at, insert.delay),
         *(insert.attempt, insert.error, insert.skip, insert.dedupe, insert.dedupe_for, insert.inbox),
-        *(insert.replace, insert.priority),
+        *(insert.replace, insert.priority, insert.keep_for),
     ]
 
 
@@ -191,8 +193,12 @@ def _change(change: Change) -> list[object]:
     return [
         *(uuid_of(change.id), change.version, change.queue, change.json, change.at, change.delay),
         *(change.attempt, change.error, change.keep, change.lease, change.progress),
-        change.priority,
+        *(change.priority, parts_of(change.kept)),
     ]
+
+
+def _delete(delete: Delete) -> list[object]:
+    return [uuid_of(delete.id), delete.version, None, parts_of(delete.kept)]
 
 
 def _json(value: object) -> str:
@@ -215,24 +221,22 @@ def _cancel(command: Cancel, now: int | None, heads: Heads) -> Asked:
 
 
 def _work(command: Work, now: int | None, heads: Heads) -> Asked:
-    ids = versions = parts = None
+    ids = versions = parts = kept = None
     if Change in set(map(type, command.settled)):
         # Moves between queues may depend on earlier parts, so all parts are sent, in order.
         parts = _json(
-            [
-                _change(part) if isinstance(part, Change) else [uuid_of(part.id), part.version]
-                for part in command.settled
-            ]
+            [_change(part) if isinstance(part, Change) else _delete(part) for part in command.settled]
         )
     elif command.settled:
-        tasks, numbers, _ = zip(*cast("tuple[Delete, ...]", command.settled), strict=True)
+        tasks, numbers, ends = zip(*cast("tuple[Delete, ...]", command.settled), strict=True)
+        kept = columns(ends)
         ids = _array(tasks if all(map(_UUID.fullmatch, tasks)) else map(uuid_of, tasks))
         versions = _array(numbers)
     finished = _json([_finished(part) for part in command.finished]) if command.finished else None
     starts = [heads.take(queue) for queue in command.queues]
     values = (
-        *(command.session, ids, versions, parts, finished, list(command.queues), command.limit),
-        *(command.lease, command.most, command.idle),
+        *(command.session, ids, versions, *(kept or (None, None, None)), parts, finished),
+        *(list(command.queues), command.limit, command.lease, command.most, command.idle),
         _array(map(uuid_of, command.begun)),
         command.begins,
         _array("null" if head is None else head.ready for head in starts),
@@ -253,12 +257,13 @@ def _failed(failed: Failed) -> list[object]:
 
 
 def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
-    (_, *_, claims, _, _, _, _, _, _, _, _, _, _, _) = head = lines.pop()
+    head = lines.pop()
+    claims = head[11]
     others = [line for line in lines if line[0] != "t"]
     if others:
         lines = [line for line in lines if line[0] == "t"]
     # In a third of the time of Row(...).
-    rows = tuple([tuple.__new__(Row, (*line[1:], 0, "", 1, "", 0)) for line in lines])
+    rows = tuple([tuple.__new__(Row, (*line[1:], 1, "", 0)) for line in lines])
     lost_parts = {"lost": [], "ranges": []} if head[5] is None else json.loads(head[5])
     lost = set(lost_parts["lost"])
     firsts = {line[3]: line for line in others if line[0] == "f"}
@@ -351,8 +356,15 @@ def _release(command: Release, now: int | None, _: Heads) -> Asked:
 def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     del now, heads
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
-    values = (command.queue, command.values, ids, command.session, command.limit)
+    values = (command.queue, ids, command.values, command.session, command.limit)
     return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
+
+
+def _outcomes(command: Outcomes, now: int | None, heads: Heads) -> Asked:
+    del heads
+    ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
+    values = (ids, command.queue, command.state, command.limit, now)
+    return Asked(_OUTCOMES, values, lambda lines: tuple([sound(OutcomeRow(*line)) for line in lines]))
 
 
 def _count(command: Count, now: int | None, heads: Heads) -> Asked:
@@ -377,6 +389,7 @@ _ASK: Final[dict[type[Command[Any]], Callable[[Any, int | None, Heads], Asked]]]
     Acquire: _acquire,
     Release: _release,
     Select: _select,
+    Outcomes: _outcomes,
     Count: _count,
     Sessions: _sessions,
 }

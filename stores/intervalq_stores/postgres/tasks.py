@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import anyio
 
 from intervalq.errors import StoreError, TransactionConflict
-from intervalq.tasks.rules import Beat, Command, Count, Modify, Row, Select, Worked
+from intervalq.tasks.rules import Beat, Command, Count, Modify, Outcomes, Row, Select, Worked
 from intervalq.tasks.store import Isolation, Watched
 from intervalq_stores.postgres._advice import advice
 from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Server, is_pooled, sqlstate
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 """The version of the tasks in schema `intervalq`; tasks.sql says when to increment it."""
 
 _VERSION: Final = b"select number from intervalq.tasks_version"
@@ -43,6 +43,8 @@ _VANISHED: Final = NO_SCHEMA | {"0A000"}  # or a function that a prepared statem
 
 class PostgresTaskStore:
     """One statement per command, on any connection. It works through PgBouncer in transaction mode, too."""
+
+    keeps_outcomes: Final = True
 
     def __init__(self, url: str) -> None:
         schema = Schema(
@@ -68,7 +70,7 @@ class PostgresTaskStore:
             raise self._error(error) from error
 
     async def _apply(self, command: Command[A], now: int | None) -> A:
-        patience = _LOOKING if isinstance(command, Select | Count) else _PATIENCE
+        patience = _LOOKING if isinstance(command, Select | Outcomes | Count) else _PATIENCE
         if (asked := quick(command, now)) is not None:
             with suppress(_ExistsError):  # the slow path reports which
                 return cast("A", asked.read(await self._within(self._ask(asked), patience)))

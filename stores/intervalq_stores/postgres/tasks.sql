@@ -10,7 +10,8 @@
 --   intervalq.acquire_lock, release_lock                     exclusive locks
 --   intervalq.feed(now)                                      lines of keys, after serializable transactions
 --   intervalq.put(queue, jsons)                              plain tasks, claimed in ranges
---   intervalq.tasks_of, stats, live_sessions                 looks
+--   intervalq.tasks_of, outcomes_of, stats, live_sessions    looks
+--   intervalq.drop_outcomes(now)                             outcomes whose time is over
 -- Public, for everybody:
 --   intervalq.enqueue(queue, value, ...)                     inserts a task from any SQL: triggers, other drivers
 -- Private: what begins with an underscore.
@@ -25,7 +26,9 @@
 --   grant select, insert, update, delete on intervalq.clock, intervalq.locks to some_role;
 --   grant select, insert, update, delete on intervalq.plain, intervalq.heads to some_role;
 --   grant select, insert, update, delete on intervalq.ranges, intervalq.floors to some_role;
+--   grant select, insert on intervalq.outcomes, intervalq.outcome_periods to some_role;
 --   grant usage on sequence intervalq.sessions_number_seq, intervalq.plain_blocks to some_role;
+--   grant execute on function intervalq.drop_outcomes(bigint) to some_role;
 --
 -- All times are whole microseconds in bigint. SQLSTATEs raised here: IQ001 tables of an unknown version, IQ002
 -- something of a newer version, IQ010 tasks that can't be changed in this way, IQ011 a full inbox (both by `enqueue`
@@ -48,6 +51,7 @@ set local check_function_bodies = on;
 
 \ir sql/tasks_tables.sql
 \ir sql/tasks_basics.sql
+\ir sql/tasks_outcomes.sql
 \ir sql/tasks_rows.sql
 \ir sql/tasks_checks.sql
 \ir sql/tasks_modify.sql
@@ -62,7 +66,7 @@ set local check_function_bodies = on;
 \ir sql/tasks_looks.sql
 \ir sql/tasks_enqueue.sql
 
-insert into intervalq.tasks_version (number) values (4)
+insert into intervalq.tasks_version (number) values (5)
 on conflict (one) do update set number = excluded.number where tasks_version.number < excluded.number;
 
 commit;

@@ -61,7 +61,7 @@ begin
         else
             removed := removed || t.id;
             if t.id <> all (there.plain) then
-                woken := woken || intervalq._remove(t, now, true);
+                woken := woken || intervalq._remove(t, 'cancelled', null, null, now, true);
             end if;
         end if;
     end loop;

@@ -83,7 +83,7 @@ begin
             coming := coming || jsonb_build_object(k, (coming ->> k)::bigint - 1);
         end if;
         k := jsonb_build_array(p ->> 2, t.key)::text;
-        if jsonb_array_length(p) > 2 and coming ? k then
+        if p ->> 2 is not null and coming ? k then
             coming := coming || jsonb_build_object(k, (coming ->> k)::bigint + 1);
         end if;
     end loop;
@@ -223,7 +223,7 @@ begin
         left_out[i] := there is not null;
         if there is not null then
             lines := lines || row(
-                'e', p ->> 0, 0, '', 0, '', there, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false, false, '', 0
+                'e', p ->> 0, 0, '', 0, '', there, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false, false, '', 0, 0, ''
             )::intervalq.line;
         elsif known ? (p ->> 0) then
             collisions := collisions || (p ->> 0);

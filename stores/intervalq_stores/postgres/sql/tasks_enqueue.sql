@@ -6,11 +6,13 @@
 --   key: tasks of a key never run at the same time; `inbox`: how many may wait; `replace`: only the newest waits
 --   at, delay: not before this time, or not before this long from now
 --   priority: from -9 to 9, higher ones first; each step counts as if the task had become ready a minute earlier
+--   keep: how long its outcome is kept after its end, at least a second; null: as its worker says
 --   dedupe_key, dedupe_for: no second task of this key while the first exists, and for this long after
 create or replace function intervalq.enqueue(
     queue text, value jsonb, id text default null, key text default null, at timestamptz default null,
     dedupe_key text default null, dedupe_for interval default '5 minutes', delay interval default '0',
-    inbox integer default null, replace boolean default false, priority integer default 0
+    inbox integer default null, replace boolean default false, priority integer default 0,
+    keep interval default null
 ) returns text
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -24,20 +26,23 @@ begin
     elsif priority is null or priority not between -9 and 9 then
         raise exception 'the priority of a task is from -9 to 9, and % is not: give another one', priority
             using errcode = '22023';
+    elsif keep not between '1 second' and '400 days' then
+        raise exception 'an outcome is kept for one second to 400 days, and % is not: give another time', keep
+            using errcode = '22023';
     elsif starts_with(id, 'plain-') then
         raise exception 'ids that begin with plain- are those of plain tasks: give another one' using errcode = 'IQ010';
     end if;
     for l in
-        select m.* from intervalq.modify('', jsonb_build_object(
+        select m.* from intervalq.modify(jsonb_build_object(
             'force', false, 'changes', '[]'::jsonb, 'deletes', '[]'::jsonb, 'depends', '[]'::jsonb,
             'inserts', jsonb_build_array(jsonb_build_array(
                 uuid, case when uuid::text <> enqueue.id then enqueue.id end, queue, value::text, key,
                 (extract(epoch from at) * 1000000)::bigint, (extract(epoch from delay) * 1000000)::bigint, 0, '',
                 false, dedupe_key,
                 case when dedupe_key is null then 0 else (extract(epoch from dedupe_for) * 1000000)::bigint end,
-                inbox, replace, enqueue.priority
+                inbox, replace, enqueue.priority, coalesce((extract(epoch from keep) * 1000000)::bigint, 0)
             ))
-        ), null) as m
+        ), '', null) as m
     loop
         if l.kind = 'D' then
             raise exception 'task % exists already', enqueue.id using errcode = 'IQ010';

@@ -2,10 +2,10 @@
 
 -- intervalq._carry_out: apply a command that was not refused. Returns the lines of its answer, and the queues of tasks
 -- that became ready.
---   rows_named, known, plain: of `_named`; left_out: of `_leave_out`
+--   rows_named, known, plain: of `_named`; left_out: of `_leave_out`; me: the session of the caller
 create or replace function intervalq._carry_out(
     command jsonb, rows_named intervalq.tasks[], known jsonb, plain uuid[], named uuid[], left_out boolean[],
-    now bigint, out lines intervalq.line[], out woken text[]
+    me integer, now bigint, out lines intervalq.line[], out woken text[]
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -26,10 +26,13 @@ begin
     end if;
     for p in select e from jsonb_array_elements(command -> 'deletes') as e loop
         continue when (p ->> 0)::uuid = any (plain);
-        woken := woken || intervalq._remove(rows_named[(known ->> (p ->> 0))::integer], now, true);
+        t := rows_named[(known ->> (p ->> 0))::integer];
+        woken := woken || intervalq._remove(
+            t, case when t.session = me and not t.cancelled then 'done' else 'cancelled' end, p -> 3, me, now, true
+        );
     end loop;
     for p in select e from jsonb_array_elements(command -> 'changes') as e loop
-        after := intervalq._change(rows_named[(known ->> (p ->> 0))::integer], p, now);
+        after := intervalq._change(rows_named[(known ->> (p ->> 0))::integer], p, me, now);
         t := after.t;
         woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
         lines := lines || intervalq._line('c', t);
@@ -47,12 +50,12 @@ $$;
 
 -- intervalq.modify: `rules.Modify`.
 --   who: the session of the caller; empty: none
---   command: {"force", "inserts": [..], "changes": [..], "deletes": [[uuid, version]..], "depends":
---     [[uuid, version]..]}; see `_insert` and `_change` for the others
+--   command: {"force", "inserts": [..], "changes": [..], "deletes": [[uuid, version, null, kept]..], "depends":
+--     [[uuid, version]..]}; see `_leave` for kept, `_insert` and `_change` for the others
 -- Returns lines: i, an inserted task; c, a changed one; e, an insert that was left out, with its number as place and
 -- the id of the existing task as key; or a single line: D, a DependencyError, with the UUIDs as json; F, InboxFull,
 -- with queue, key, and the limit as place.
-create or replace function intervalq.modify(who text, command jsonb, now bigint) returns setof intervalq.line
+create or replace function intervalq.modify(command jsonb, who text, now bigint) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '4s'
@@ -94,7 +97,7 @@ begin
     end if;
 
     done := intervalq._carry_out(
-        command, there.rows_named, there.known, there.plain, named, others.left_out, now
+        command, there.rows_named, there.known, there.plain, named, others.left_out, me, now
     );
     foreach l in array others.lines || done.lines loop
         if locks <> '{}' and l.kind <> 'e' and l.key is not null then

@@ -47,7 +47,7 @@ begin
     from picked p where t.ctid = p.spot
     returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
         t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-        t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority;
+        t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority, t.keep_for, t.errors;
 end
 $$;
 

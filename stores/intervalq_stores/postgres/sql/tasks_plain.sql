@@ -50,6 +50,8 @@ begin
     t.progress := '';
     t.priority := 0;
     t.error := '';
+    t.keep_for := 0;
+    t.errors := '';
     return t;
 end
 $$;

@@ -71,8 +71,11 @@ end
 $$;
 
 
--- intervalq._remove: remove a task. Returns its queue if another task became ready.
-create or replace function intervalq._remove(t intervalq.tasks, now bigint, feed boolean) returns text
+-- intervalq._remove: remove a task. Returns the queue if another task became ready.
+--   ended_as, kept, me: of `_leave`
+create or replace function intervalq._remove(
+    t intervalq.tasks, ended_as text, kept jsonb, me integer, now bigint, feed boolean
+) returns text
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
@@ -81,6 +84,9 @@ begin
         select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
     end if;
     delete from intervalq.tasks x where x.id = t.id;
+    if t.keep_for > 0 or kept <> 'null' then
+        perform intervalq._leave(t, ended_as, kept, now, me);
+    end if;
     if t.dedupe is not null then
         perform intervalq._mark(t.queue, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
     end if;
@@ -129,10 +135,11 @@ begin
     t.ready := case when t.waiting then null when t.session is null then t.at else t.until end;
     insert into intervalq.tasks
         (id, ready, at, created, modified, until, dedupe_for, version, claims, attempt, place, session, waiting,
-        queue, json, error, own, key, dedupe, begun, alone, cancelled, progress, priority)
+        queue, json, error, own, key, dedupe, begun, alone, cancelled, progress, priority,
+        keep_for, errors)
     values (t.id, t.ready, t.at, t.created, t.modified, t.until, t.dedupe_for, t.version, t.claims, t.attempt,
         t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe, t.begun, t.alone,
-        t.cancelled, t.progress, t.priority)
+        t.cancelled, t.progress, t.priority, t.keep_for, t.errors)
     on conflict do nothing;
     if not found then
         raise exception 'task % was inserted at the same moment', coalesce(t.own, t.id::text)
@@ -145,7 +152,7 @@ $$;
 
 -- intervalq._insert: `rules._insert`.
 --   p: [uuid, own, queue, json, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace,
---     priority], and for a plain task that was claimed: version, claims
+--     priority, keep_for], and for a plain task that was claimed: version, claims
 create or replace function intervalq._insert(p jsonb, now bigint) returns intervalq.tasks
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -164,8 +171,8 @@ begin
     t.error := p ->> 8;
     t.dedupe := p ->> 10;
     t.dedupe_for := p ->> 11;
-    t.version := coalesce((p ->> 15)::integer, 0);
-    t.claims := coalesce((p ->> 16)::integer, 0);
+    t.version := coalesce((p ->> 16)::integer, 0);
+    t.claims := coalesce((p ->> 17)::integer, 0);
     t.place := 0;
     t.waiting := false;
     t.begun := false;
@@ -173,6 +180,10 @@ begin
     t.cancelled := false;
     t.progress := '';
     t.priority := p ->> 14;
+    t.keep_for := p ->> 15;
+    t.errors := case
+        when t.keep_for > 0 and t.error <> '' then intervalq._with_error('', t.error, t.attempt, now) else ''
+    end;
     t.created := now;
     t.modified := now;
     if t.dedupe is not null then
@@ -187,7 +198,7 @@ begin
                 if other.session is null or other.until <= now
                     or other.until <= now + intervalq._lag(other.modified, now)
                 then
-                    perform intervalq._remove(other, now, false);
+                    perform intervalq._remove(other, 'cancelled', null, null, now, false);
                 end if;
             end loop;
         end if;
@@ -198,10 +209,36 @@ end
 $$;
 
 
+-- intervalq._with_attempt: the task with the errors and the time for which it is kept after a change; p: of `_change`.
+create or replace function intervalq._with_attempt(
+    t intervalq.tasks, p jsonb, keeps boolean, now bigint
+) returns intervalq.tasks
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    number constant integer := coalesce((p ->> 6)::integer, t.attempt);
+begin
+    if t.keep_for = 0 then
+        t.errors := intervalq._errors_of(t.errors, 0, t.error, t.attempt, t.begun);
+        t.keep_for := p -> 12 ->> 0;
+    end if;
+    -- Of attempts that killed their workers, the errors are there already.
+    if t.keep_for > 0 and p ->> 7 <> '' and not keeps and t.session is not null
+        and number > t.attempt - t.begun::integer
+    then
+        t.errors := intervalq._with_error(t.errors, p ->> 7, number, now);
+    end if;
+    return t;
+end
+$$;
+
+
 -- intervalq._change: `rules._change`. Returns the task, and the queues in which another one became ready.
---   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease, progress, priority]
+--   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease, progress, priority, kept]; kept: of `_leave`
+--   me: the session of the caller; null: none
 create or replace function intervalq._change(
-    inout t intervalq.tasks, p jsonb, now bigint, out fed text
+    inout t intervalq.tasks, p jsonb, me integer, now bigint, out fed text
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -211,6 +248,7 @@ declare
     lease constant bigint := (p ->> 9)::bigint;
     before text := t.queue;
     was_waiting boolean;
+    dying intervalq.tasks;
 begin
     if t.key is not null then
         select x.waiting, x.at into t.waiting, t.at from intervalq.tasks x where x.id = t.id;
@@ -224,6 +262,9 @@ begin
         t.at := t.at - intervalq._lag(t.modified, now);
     end if;
     t.at := coalesce(now + (p ->> 5)::bigint, (p ->> 4)::bigint, t.at);
+    if t.keep_for > 0 or p -> 12 <> 'null' then
+        t := intervalq._with_attempt(t, p, keep, now);
+    end if;
     t.attempt := coalesce((p ->> 6)::integer, t.attempt);
     t.error := coalesce(p ->> 7, t.error);
     if not keep then
@@ -236,6 +277,11 @@ begin
     t.priority := coalesce((p ->> 11)::smallint, t.priority);
     t.until := case when keep then now + lease end;
     t.modified := now;
+    if intervalq._is_dead(t.queue) and not intervalq._is_dead(before) then
+        dying := t;
+        dying.queue := before;
+        perform intervalq._leave(dying, 'failed', p -> 12, now, me);
+    end if;
     if t.dedupe is not null and t.queue <> before then
         perform intervalq._mark(before, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
         t.dedupe := null;
@@ -254,7 +300,8 @@ begin
         version = t.version, queue = t.queue, json = t.json, at = t.at, attempt = t.attempt, error = t.error,
         session = t.session, until = t.until, modified = t.modified, dedupe = t.dedupe,
         dedupe_for = t.dedupe_for, ready = t.ready, begun = t.begun, alone = t.alone,
-        cancelled = t.cancelled, progress = t.progress, priority = t.priority
+        cancelled = t.cancelled, progress = t.progress, priority = t.priority, keep_for = t.keep_for,
+        errors = t.errors
     where x.id = t.id;
 end
 $$;

@@ -47,7 +47,7 @@ begin
         for update skip locked
     loop
         continue when t.key is not null and not pg_try_advisory_xact_lock(intervalq._lock('k', t.queue, t.key));
-        woken := woken || intervalq._remove(t, now, true);
+        woken := woken || intervalq._remove(t, 'cancelled', null, null, now, true);
     end loop;
     return array_remove(woken, null);
 end
@@ -76,6 +76,10 @@ begin
             version = t.version + 1, session = null, until = null, modified = now,
             at = x.at, ready = x.at,
             error = case when s.lapsed and t.begun then why else t.error end,
+            errors = case
+                when s.lapsed and t.begun and t.keep_for > 0 then intervalq._with_error(t.errors, why, t.attempt, now)
+                else t.errors
+            end,
             attempt = case when s.lapsed then t.attempt else greatest(0, t.attempt - t.begun::integer) end,
             begun = false, alone = t.alone or s.lapsed
         from found x where t.ctid = x.spot
@@ -286,6 +290,9 @@ begin
         for update skip locked
     ) and m.until <= now;
     perform intervalq._sweep(now);
+    if exists (select from intervalq.outcome_periods p where p.over <= now) then
+        perform intervalq.drop_outcomes(now);
+    end if;
 
     select (select count(*) from intervalq.tasks t where t.session = me)
         + (select coalesce(sum(r.size), 0) from intervalq.ranges r where r.session = me) into held;

@@ -1,7 +1,7 @@
 -- `Work`, its first half: settle what a session has claimed.
 
 -- intervalq._settle: settle, one by one, the claims that need more than a delete.
---   parts: in order, [uuid, version] to delete, or as `_change` takes them; a session of null has no claims
+--   parts: in order, [uuid, version, null, kept] to delete, or as `_change` takes them; a session of null has no claims
 -- Returns the UUIDs of those that were lost, and the queues of tasks that became ready.
 create or replace function intervalq._settle(
     parts jsonb, me integer, now bigint, out lost uuid[], out woken text[]
@@ -34,14 +34,16 @@ begin
             raise exception 'a task was moved at the same moment' using errcode = '40001';
         elsif t.cancelled and not keeps then
             -- It ends the work on a cancelled task, whatever else it says of the task.
-            if jsonb_array_length(p) > 2 or t.version <> (p ->> 1)::bigint then
+            if jsonb_array_length(p) > 4 or t.version <> (p ->> 1)::bigint then
                 lost := lost || t.id;
             end if;
-            woken := woken || intervalq._remove(t, now, true);
-        elsif jsonb_array_length(p) = 2 then
-            woken := woken || intervalq._remove(t, now, true);
+            woken := woken || intervalq._remove(
+                t, 'cancelled', p -> case when jsonb_array_length(p) > 4 then 12 else 3 end, me, now, true
+            );
+        elsif jsonb_array_length(p) = 4 then
+            woken := woken || intervalq._remove(t, 'done', p -> 3, me, now, true);
         else
-            after := intervalq._change(t, p, now);
+            after := intervalq._change(t, p, me, now);
             t := after.t;
             woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
         end if;
@@ -117,8 +119,8 @@ $$;
 -- intervalq._settle_all: settle the claims that `work` is given, see there.
 -- Returns what was lost, ranges by their number in `finished`, and the queues of tasks that became ready.
 create or replace function intervalq._settle_all(
-    ids uuid[], versions integer[], parts jsonb, finished jsonb, me integer, now bigint,
-    out lost uuid[], out lost_ranges integer[], out woken text[]
+    ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb, finished jsonb,
+    me integer, now bigint, out lost uuid[], out lost_ranges integer[], out woken text[]
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -130,7 +132,9 @@ begin
     lost := '{}';
     lost_ranges := '{}';
     woken := '{}';
-    if cardinality(ids) > 0 and me is not null then
+    if me is not null and keep_fors is not null then
+        done := intervalq._done(ids, versions, keep_fors, durations, results, me, now);
+    elsif cardinality(ids) > 0 and me is not null then
         -- Look up each one by its id, whatever the planner assumes about the size of the table: it might scan all
         -- claims of the session for each of them.
         with gone as (
@@ -138,7 +142,7 @@ begin
                 select x.ctid from unnest(ids, versions) as d (id, version), lateral (
                     select y.ctid from intervalq.tasks y
                     where y.id = d.id and y.version = d.version and y.session is not distinct from me
-                        and y.key is null and y.dedupe is null
+                        and y.key is null and y.dedupe is null and y.keep_for = 0
                     limit 1
                 ) as x
             )) and t.session is not distinct from me
@@ -148,8 +152,12 @@ begin
     end if;
     if cardinality(ids) > cardinality(done) then
         z := intervalq._settle((
-            select jsonb_agg(jsonb_build_array(d.id, d.version) order by d.o)
-            from unnest(ids, versions) with ordinality as d (id, version, o) where d.id <> all (done)
+            select jsonb_agg(jsonb_build_array(d.id, d.version, null, case
+                when d.keep_for is not null then jsonb_build_array(d.keep_for, coalesce(d.result, ''), d.took)
+            end) order by d.o)
+            from unnest(ids, versions, keep_fors, durations, string_to_array(results, chr(31)))
+                with ordinality as d (id, version, keep_for, took, result, o)
+            where d.id <> all (done)
         ), me, now);
         lost := z.lost;
         woken := z.woken;

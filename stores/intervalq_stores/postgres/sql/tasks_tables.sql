@@ -10,8 +10,8 @@ begin
     if to_regclass('intervalq.tasks_version') is not null then
         select max(v.number) into found from intervalq.tasks_version v;
     end if;
-    if found > 4 then
-        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 4'
+    if found > 5 then
+        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 5'
             using errcode = 'IQ002';
     elsif found is null and to_regclass('intervalq.tasks') is not null then
         raise exception '%', 'schema intervalq has tasks of a version that is not known, and nothing was done: insert '
@@ -72,11 +72,32 @@ begin
         alter table intervalq.tasks add column priority smallint not null default 0;
         drop index intervalq.tasks_ready;
     end if;
+    if found <= 4 then
+        -- The same again.
+        drop function if exists intervalq.modify(text, jsonb, bigint),
+            intervalq.tasks_of(text, boolean, uuid[], text, bigint),
+            intervalq._settle_all(uuid[], integer[], jsonb, jsonb, integer, bigint),
+            intervalq._carry_out(jsonb, intervalq.tasks[], jsonb, uuid[], uuid[], boolean[], bigint),
+            intervalq._change(intervalq.tasks, jsonb, bigint),
+            intervalq._remove(intervalq.tasks, bigint, boolean),
+            intervalq.work(
+                text, uuid[], integer[], jsonb, jsonb, text[], integer, bigint, bigint, boolean, uuid[], integer,
+                bigint[], uuid[], bigint
+            ),
+            intervalq.enqueue(
+                text, jsonb, text, text, timestamptz, text, interval, interval, integer, boolean, integer
+            );
+        alter table intervalq.tasks add column keep_for bigint not null default 0,
+            add column errors text not null default '';
+    end if;
     if found = 2 then
         alter type intervalq.line add attribute cancelled boolean, add attribute progress text;
     end if;
     if found in (2, 3) then
         alter type intervalq.line add attribute priority smallint;
+    end if;
+    if found in (2, 3, 4) then
+        alter type intervalq.line add attribute keep_for bigint, add attribute errors text;
     end if;
 end
 $$;
@@ -139,7 +160,9 @@ create table if not exists intervalq.tasks (
     alone boolean not null default false,
     cancelled boolean not null default false,
     progress text not null default '',
-    priority smallint not null default 0
+    priority smallint not null default 0,
+    keep_for bigint not null default 0,
+    errors text not null default ''
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 create index if not exists tasks_ready on intervalq.tasks (queue, priority, ready, id) where ready is not null;
@@ -255,6 +278,47 @@ create table if not exists intervalq.ranges (
 );
 create index if not exists ranges_session on intervalq.ranges (session);
 
+-- Outcomes; the columns are the fields of `rules.OutcomeRow`. They are never updated or deleted one by one: a slot has
+-- those of one period, see `_slot`, and is emptied after it. All slots are there from the start, so that nobody needs
+-- the right to create tables, and no end of a task waits for one that does. Without dead rows, there is nothing to vacuum,
+-- and no look depends on statistics.
+create table if not exists intervalq.outcomes (
+    created bigint not null,
+    started bigint not null,
+    ended bigint not null,
+    until bigint not null,
+    pid bigint not null,
+    id uuid not null,
+    attempts integer not null,
+    slot smallint not null,
+    own text collate "C",
+    queue text collate "C" not null,
+    key text collate "C",
+    state text not null,
+    host text not null,
+    json text not null,
+    result text not null,
+    errors text not null
+) partition by list (slot);
+do $$
+begin
+    for n in 0 .. 29 loop
+        execute format(
+            'create table if not exists intervalq.outcomes_%s partition of intervalq.outcomes for values in (%s) '
+            'with (autovacuum_enabled = off)', n, n
+        );
+    end loop;
+end
+$$;
+create index if not exists outcomes_id on intervalq.outcomes (id);
+create index if not exists outcomes_ended on intervalq.outcomes (ended);
+
+-- The periods of which a slot may have outcomes, and when they are over.
+create table if not exists intervalq.outcome_periods (
+    slot smallint not null,
+    over bigint not null
+);
+
 -- What the functions return: the fields of `rules.Row`, after a letter for the kind of the line.
 do $$
 begin
@@ -263,7 +327,7 @@ begin
             kind text, id text, version integer, queue text, at bigint, json text, key text, place integer,
             waiting boolean, session text, until bigint, claims integer, attempt integer, error text,
             created bigint, modified bigint, dedupe text, dedupe_for bigint, begun boolean, alone boolean,
-            cancelled boolean, progress text, priority smallint
+            cancelled boolean, progress text, priority smallint, keep_for bigint, errors text
         );
     end if;
 end

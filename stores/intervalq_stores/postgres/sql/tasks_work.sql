@@ -81,7 +81,7 @@ begin
         from picked p where t.ctid = p.spot
         returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
             t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-            t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority;
+            t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority, t.keep_for, t.errors;
         get diagnostics n = row_count;
         left_over := left_over - n;
         -- Then those before: tasks that came back, or were skipped.
@@ -221,6 +221,7 @@ $$;
 
 -- intervalq.work: `rules.Work`.
 --   ids, versions: tasks to delete
+--   keep_fors, durations, results: of `_done`, for these tasks; null: their ends say nothing about outcomes
 --   parts: of `_settle`, settled one by one; null: none
 --   finished: of `_finish`; null: none
 --   sinces, since_ids: for each queue, where the last claim ended: nearly everything before is claimed, or dead rows.
@@ -231,9 +232,9 @@ $$;
 -- task is ready, as until; and last h, with the store's clock as created, and as claims null, 0 if the session is
 -- gone, or 1 if json has what was lost.
 create or replace function intervalq.work(
-    who text, ids uuid[], versions integer[], parts jsonb, finished jsonb, queues text[], wanted integer,
-    lease bigint, most bigint, idle boolean, begun uuid[], begins integer, sinces bigint[], since_ids uuid[],
-    now bigint
+    who text, ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb,
+    finished jsonb, queues text[], wanted integer, lease bigint, most bigint, idle boolean, begun uuid[],
+    begins integer, sinces bigint[], since_ids uuid[], now bigint
 ) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -266,7 +267,7 @@ begin
     l.created := now;
     l.claims := case when me is null then 0 end;
     if ids is not null or parts is not null or finished is not null then
-        settled := intervalq._settle_all(ids, versions, parts, finished, me, now);
+        settled := intervalq._settle_all(ids, versions, keep_fors, durations, results, parts, finished, me, now);
         if l.claims = 0 or settled.lost <> '{}' or settled.lost_ranges <> '{}' then
             l.claims := coalesce(l.claims, 1);
             l.json := json_build_object('lost', settled.lost, 'ranges', settled.lost_ranges);

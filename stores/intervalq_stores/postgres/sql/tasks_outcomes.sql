@@ -1,0 +1,224 @@
+-- Outcomes of kept tasks: repeats intervalq/tasks/_spec/outcome.py and leave.py, which have the reasons.
+
+-- intervalq._with_error: the errors of a kept task after another attempt failed.
+create or replace function intervalq._with_error(errors text, error text, attempt integer, now bigint) returns text
+language sql immutable
+return case
+    when length(errors) >= 32000 then errors
+    else errors || case when errors = '' then '' else chr(30) end || now::text || ' ' || attempt::text || ' ' || error
+end;
+
+-- intervalq._errors_of: the errors of a task's attempts; of one that wasn't kept until now, only the last one is known.
+create or replace function intervalq._errors_of(
+    errors text, keep_for bigint, error text, attempt integer, begun boolean
+) returns text
+language sql immutable
+return case
+    when errors <> '' or keep_for > 0 or error = '' then errors
+    else '0 ' || (attempt - begun::integer)::text || ' ' || error
+end;
+
+create or replace function intervalq._is_dead(queue text) returns boolean
+language sql immutable
+return right(queue, 5) = '.dead';
+
+
+-- intervalq._width: the length of the periods after which outcomes are dropped that are kept for this long: a day, or
+-- up to an eighth of that time.
+create or replace function intervalq._width(keep_for bigint) returns bigint
+language sql immutable
+return case
+    when keep_for <= 691200000000 then 86400000000
+    when keep_for <= 5529600000000 then 691200000000
+    else 5529600000000
+end;
+
+-- intervalq._slot: where an outcome is that is kept for this long, until then. Each width has ten slots, which are more
+-- than the periods within the longest time.
+create or replace function intervalq._slot(keep_for bigint, until bigint) returns smallint
+language sql immutable
+return (
+    case when keep_for <= 691200000000 then 0 when keep_for <= 5529600000000 then 10 else 20 end
+    + until / intervalq._width(keep_for) % 10
+)::smallint;
+
+
+-- intervalq._note_periods: note that there are outcomes which were kept at this moment, for these times.
+create or replace function intervalq._note_periods(keep_fors bigint[], now bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    k bigint;
+    place smallint;
+    ends bigint;
+begin
+    foreach k in array keep_fors loop
+        continue when k = 0;
+        place := intervalq._slot(k, now + k);
+        ends := ((now + k) / intervalq._width(k) + 1) * intervalq._width(k);
+        -- There may be several equal rows: nobody waits for another transaction that writes the first one.
+        if not exists (select from intervalq.outcome_periods p where p.slot = place and p.over = ends) then
+            insert into intervalq.outcome_periods (slot, over) values (place, ends);
+        end if;
+    end loop;
+end
+$$;
+
+
+-- intervalq._leave: write the outcome of a task that ends, if it is kept.
+--   ended_as: how it ended; kept: [keep_for, result, took], what its end says about the outcome, or null
+--   me: the session that ended it; null: none
+create or replace function intervalq._leave(
+    t intervalq.tasks, ended_as text, kept jsonb, now bigint, me integer
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    keep constant bigint := coalesce(nullif(t.keep_for, 0), (kept ->> 0)::bigint, 0);
+    took constant bigint := coalesce((kept ->> 2)::bigint, 0);
+    s intervalq.sessions;
+begin
+    if keep = 0 or (ended_as = 'cancelled' and intervalq._is_dead(t.queue)) then
+        return;
+    end if;
+    if ended_as <> 'cancelled' then
+        select x.* into s from intervalq.sessions x where x.number = me;
+    end if;
+    insert into intervalq.outcomes (
+        slot, id, own, queue, key, state, json, result, attempts, errors, created, started, ended, host, pid, until
+    ) values (
+        intervalq._slot(keep, now + keep), t.id, t.own, t.queue, t.key, ended_as, t.json,
+        case when ended_as = 'done' then coalesce(kept ->> 1, '') else '' end,
+        t.attempt + (ended_as = 'done' and not t.begun)::integer,
+        intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun),
+        t.created, case when took > 0 then now - took else 0 end, now,
+        coalesce(s.host, ''), coalesce(s.pid, 0), now + keep
+    );
+    perform intervalq._note_periods(array[keep], now);
+end
+$$;
+
+
+-- intervalq._done: remove tasks that are done and write the outcomes of those that are kept, in one statement. Returns
+-- the UUIDs of those that were removed: the others are not the session's, or need more than that.
+--   keep_fors, durations, results: for each task what its end says about the outcome; results are joined by character 31
+create or replace function intervalq._done(
+    ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, me integer, now bigint
+) returns uuid[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    texts constant text[] := string_to_array(results, chr(31));
+    s intervalq.sessions;
+    done uuid[];
+    times bigint[];
+begin
+    select x.* into s from intervalq.sessions x where x.number = me;
+    -- As in `_settle_all`. To delete by a join with the arrays would take a half longer.
+    with gone as (
+        delete from intervalq.tasks t where t.ctid = any (array(
+            select x.ctid from unnest(ids, versions) as d (id, version), lateral (
+                select y.ctid from intervalq.tasks y
+                where y.id = d.id and y.version = d.version and y.session is not distinct from me
+                    and y.key is null and y.dedupe is null and not y.cancelled
+                limit 1
+            ) as x
+        )) and t.session is not distinct from me
+        returning t.id, t.own, t.queue, t.json, t.attempt + (not t.begun)::integer as attempts, t.created,
+            case when t.keep_for > 0 then t.keep_for else keep_fors[array_position(ids, t.id)] end as kept_for,
+            intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors,
+            array_position(ids, t.id) as place
+    ), left_ones as (
+        insert into intervalq.outcomes (
+            slot, id, own, queue, state, json, result, attempts, errors, created, started, ended, host, pid, until
+        )
+        select intervalq._slot(g.kept_for, now + g.kept_for), g.id, g.own, g.queue, 'done', g.json,
+            coalesce(texts[g.place], ''), g.attempts, g.errors, g.created,
+            case when durations[g.place] > 0 then now - durations[g.place] else 0 end, now, s.host, s.pid, now + g.kept_for
+        from gone g where g.kept_for > 0
+    )
+    select coalesce(array_agg(g.id), '{}'),
+        case when min(g.kept_for) = max(g.kept_for) then array[min(g.kept_for)] else array_agg(g.kept_for) end
+    into done, times from gone g;
+    if times is not null then
+        perform intervalq._note_periods(array(select distinct u.u from unnest(times) as u (u)), now);
+    end if;
+    return done;
+end
+$$;
+
+
+-- intervalq.outcomes_of: `rules.Outcomes`; ids are UUIDs, null: all. Those of named tasks come in the order in which they
+-- ended, others the last one first; what ended at one instant comes in the order of its rows.
+create or replace function intervalq.outcomes_of(
+    ids uuid[], q text, ended_as text, most bigint, now bigint
+) returns table (
+    id text, queue text, key text, state text, value text, result text, attempts integer, errors text, created bigint,
+    started bigint, ended bigint, host text, pid bigint, until bigint
+)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    slots constant smallint[] := array(select distinct p.slot from intervalq.outcome_periods p);
+begin
+    now := intervalq._now(now);
+    if ids is not null then
+        return query
+            select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
+                o.created, o.started, o.ended, o.host, o.pid, o.until
+            from intervalq.outcomes o
+            where o.slot = any (slots) and o.id = any (ids) and o.until > now
+                and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
+            order by o.ended, o.ctid limit most;
+    else
+        return query
+            select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
+                o.created, o.started, o.ended, o.host, o.pid, o.until
+            from intervalq.outcomes o
+            where o.slot = any (slots) and o.until > now
+                and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
+            order by o.ended desc, o.ctid desc limit most;
+    end if;
+end
+$$;
+
+
+-- intervalq.drop_outcomes: drop the outcomes of periods that are over, by emptying their slots. It waits for nobody:
+-- what somebody reads at this moment is dropped by a later heartbeat. It has its owner's rights, because a role that
+-- works on tasks may not empty tables: TRUNCATE of one slot blocks no others, unlike DROP of a partition.
+create or replace function intervalq.drop_outcomes(now bigint) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    place smallint;
+    width bigint;
+begin
+    if not intervalq._fresh() then
+        return;  -- it would not see what others have just written
+    end if;
+    for place in select distinct p.slot from intervalq.outcome_periods p where p.over <= now order by 1 loop
+        begin
+            execute format('lock table intervalq.outcomes_%s in access exclusive mode nowait', place);
+        exception when lock_not_available then
+            continue;
+        end;
+        if exists (select from intervalq.outcome_periods p where p.slot = place and p.over > now) then
+            -- Nobody dropped it in time, or the clock was set: later outcomes are there already.
+            width := 86400000000 * 8 ^ (place / 10);
+            delete from intervalq.outcomes o where o.slot = place and o.until < now / width * width;
+        else
+            execute format('truncate intervalq.outcomes_%s', place);
+        end if;
+        delete from intervalq.outcome_periods p where p.slot = place and p.over <= now;
+    end loop;
+end
+$$;
+revoke all on function intervalq.drop_outcomes(bigint) from public;

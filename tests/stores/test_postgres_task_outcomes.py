@@ -1,0 +1,105 @@
+"""Outcomes on Postgres beyond what every store does: slots that are emptied, and inserts from SQL."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from intervalq.tasks.rules import (
+    DAY,
+    DONE,
+    SECOND,
+    Beat,
+    Begin,
+    Delete,
+    Insert,
+    Kept,
+    Modify,
+    Outcomes,
+    Session,
+    Work,
+)
+from intervalq_stores.postgres.tasks import PostgresTaskStore
+from stores import postgres_sessions
+from stores.postgres_sessions import sql
+
+url = postgres_sessions.url
+store = postgres_sessions.store
+
+START = 12_345 * DAY
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def done(store: PostgresTaskStore, id_: str, keep_for: int, now: int, *, begins: int = 2) -> None:
+    """Do a task that is kept for this time."""
+    await store.apply(Begin(Session("s", "host", 7, expiry=1000 * DAY)), now)
+    await store.apply(Modify(inserts=(Insert("q", "1", id_, keep_for=keep_for),)), now)
+    (row,) = (await store.apply(Work("s", queues=("q",), limit=1, begins=begins), now)).claimed
+    kept = Kept(keep_for, '"\\u0000"')
+    assert (await store.apply(Work("s", (Delete(id_, row.version, kept),)), now)).lost == ()
+
+
+async def left(store: PostgresTaskStore, now: int) -> list[str]:
+    return [one.id for one in await store.apply(Outcomes(queue="q"), now)]
+
+
+async def test_an_end_of_what_had_not_begun_counts_as_an_attempt(store: PostgresTaskStore) -> None:
+    await done(store, "a", DAY, START, begins=0)
+    (one,) = await store.apply(Outcomes(ids=("a",)), START)
+    assert (one.attempts, one.result, one.state) == (1, '"\\u0000"', DONE)
+
+
+async def test_the_longer_it_is_kept_the_longer_its_slot_stays(store: PostgresTaskStore, url: str) -> None:
+    """It is emptied once no outcome can be in it any more, which leaves no dead rows and no pages."""
+    start = START
+    for days, width in ((1, 1), (8, 1), (9, 8), (64, 8), (65, 64), (400, 64)):
+        await done(store, "a", days * DAY, start)
+        [(table,)] = sql(url, "select tableoid::regclass::text from intervalq.outcomes")
+        over = ((start // DAY + days) // width + 1) * width * DAY
+        await store.apply(Beat("s"), over - 1)
+        assert await left(store, start) == ["a"]
+        await store.apply(Beat("s"), over)
+        assert await left(store, start) == []
+        assert sql(url, f"select pg_relation_size('{table}')") == [(0,)]
+        assert sql(url, "select count(*) from intervalq.outcome_periods") == [(0,)]
+        start = over
+
+
+async def test_a_slot_that_has_later_outcomes_loses_only_those_that_are_over(
+    store: PostgresTaskStore,
+) -> None:
+    """Nobody worked for days, so that nobody emptied it before it was its turn again."""
+    for number in range(2):
+        await done(store, f"t{number}", DAY, START + number * 10 * DAY)
+    await store.apply(Beat("s"), START + 10 * DAY)
+    assert await left(store, START) == ["t1"]
+    await store.apply(Beat("s"), START + 12 * DAY)
+    assert await left(store, START) == []
+
+
+async def test_nobody_waits_for_a_slot_that_somebody_reads(store: PostgresTaskStore, url: str) -> None:
+    for days in (1, 2):  # two waits would take longer than a call may
+        await done(store, f"t{days}", days * DAY, START)
+    with psycopg.connect(url) as reader:
+        reader.execute("select from intervalq.outcomes")
+        assert (await store.apply(Beat("s"), START + 3 * DAY)).alive
+        assert sorted(await left(store, START)) == ["t1", "t2"]
+    await store.apply(Beat("s"), START + 3 * DAY)
+    assert await left(store, START) == []
+
+
+async def test_what_sql_inserts_may_be_kept(store: PostgresTaskStore, url: str) -> None:
+    await store.apply(Begin(Session("s", expiry=60 * SECOND)))
+    [(id_,)] = sql(url, "select intervalq.enqueue('q', '1', keep => '7 days')")
+    (row,) = (await store.apply(Work("s", queues=("q",), limit=1))).claimed
+    assert row.keep_for == 7 * DAY
+    await store.apply(Work("s", (Delete(row.id, row.version),)))
+    (one,) = await store.apply(Outcomes(ids=(id_,)))
+    assert one.until - one.ended == 7 * DAY
+    for keep in ("1 ms", "401 days"):
+        with pytest.raises(psycopg.DataError, match="one second to 400 days"):
+            sql(url, f"select intervalq.enqueue('q', '1', keep => '{keep}')")
