@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from intervalq._keys.store import keyed_on
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec import windows
 from intervalq._spec.configure import ordered, reordered
@@ -276,7 +277,8 @@ class Connection:
         if not state.settings.ephemeral or self._owner.has_slots() or self._owner.has_leases():
             return True
         last = self._owner.last_start()
-        matters = state.settings.burst * state.settings.interval + windows.kept(state)
+        kept = 0 if keyed_on(self.store) else windows.kept(state)  # limits of keys are in the common record
+        matters = state.settings.burst * state.settings.interval + kept
         return last is not None and self._clock.now() - last <= matters
 
     def _learn(self, answer: Answer, *, dropped: bool) -> None:
