@@ -69,7 +69,7 @@ def test_every_answer_is_that_of_the_rules(portal: BlockingPortal, url: str, see
             for each, record in ((key, f"{name}:{key}"), ("", name)):
                 kept = await store.apply(record, Inspect(), now)
                 assert kept == rules.apply(states[each], Inspect(), now)[1], context
-            source.learn(key, answer)
+            source.learn(key, command, answer)
         for record in (name, *(f"{name}:{key}" for key in "abc")):
             await store.apply(record, Drop())
         await store.aclose()
