@@ -206,7 +206,10 @@ end
 local function advanced(own, common, command, known, now)
   local written, answer, places = false, new_answer(), known.places
   if (#known.release > 0 or known.settled) and known.generation == common.generation then
-    if common.limits and known.settled then common.limits.settle(common, known.settled) end
+    if common.limits then
+      common.limits.age(common)
+      common.limits.settle(common, known.settled or {})
+    end
     give_back(common, known.release)
     written = true
   end

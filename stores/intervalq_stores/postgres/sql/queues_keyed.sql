@@ -351,8 +351,8 @@ declare
 begin
     k.written := (known -> 'release' <> '[]' or known ? 'settled')
         and coalesce(known ->> 'generation' = common.generation, false);
-    if k.written and known ? 'settled' and common.limits is not null then
-        common := intervalq._correct(common, known -> 'settled');
+    if k.written and common.limits is not null then
+        common := intervalq._correct(intervalq._age(common), coalesce(known -> 'settled', '[]'));
     end if;
     k.common := case
         when k.written then intervalq._give_back(common, known -> 'release', -9007199254740991)
