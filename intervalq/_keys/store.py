@@ -16,7 +16,7 @@ from intervalq._keys.view import CommonView
 from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
 from intervalq.keyed import Common, KeyedAnswer, Place, is_plain, shares
-from intervalq.rules import Advance, Answer, Command, Configure, Settings, Slot, State
+from intervalq.rules import Advance, Answer, Command, Configure, Drop, Inspect, Settings, Slot, State
 from intervalq.store import Store, Waking, pairing
 
 _NOT_SHARED: Final = (
@@ -70,7 +70,7 @@ class KeyStore:
             asked = common_order(command, self._common_settings())
             known = self._known(asked)
             made = await store.apply_keyed(queue, of_key(asked), known, now)
-            self._learn(made.common)
+            self._learn(made.common, compared=not isinstance(command, Inspect | Drop))
             self._keep(asked, known, made)
             if not made.answer.refused or made.answer.state is not None or made.common is None:
                 break
@@ -201,10 +201,10 @@ class KeyStore:
         self._places |= places
         self._generation = generation
 
-    def _learn(self, common: State | None) -> None:
+    def _learn(self, common: State | None, *, compared: bool = True) -> None:
         self._view.learn(common)
         self._heard = common
-        self._agrees = common is not None
+        self._agrees = common is not None and (self._agrees or compared)
 
     async def _agree(self, common: State) -> None:
         """Use the settings of the common record, or change them, after a command was refused for its own."""
