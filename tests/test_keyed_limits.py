@@ -261,3 +261,68 @@ def test_handles_with_other_limits_are_told() -> None:
                 pass
 
     run(main)
+
+
+def test_a_key_alone_takes_no_places_beyond_the_next_window() -> None:
+    """Its backlog is within reach of one request, but a key that comes later waits for one window only."""
+    began = list[float]()
+
+    async def main(process: Callable[..., IntervalQueue]) -> None:
+        async def late() -> None:
+            await anyio.sleep(1)
+            async with process(rate=1_000, limits=["4/10s"])["late"].slot():
+                began.append(anyio.current_time())
+
+        with anyio.move_on_after(45):
+            alone = process(rate=1_000, limits=["4/10s"])
+            await together(partial(backlog, Server(), alone, "a"), late)
+
+    run(main)
+    assert began
+    assert began[0] < 22
+
+
+def test_the_units_of_a_job_that_began_stay_counted_when_the_next_one_is_cancelled() -> None:
+    """The slot that is given back is the next one of its key, whose place was not taken yet."""
+    server = Server()
+
+    async def main(process: Callable[..., IntervalQueue]) -> None:
+        queue = process(rate=1_000, each="1/s", limits=["1/10s"])
+
+        async def job(key: str, at: float) -> None:
+            await anyio.sleep(at)
+            async with queue[key].slot():
+                server.sees(key)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(job, "b", 0)
+            group.start_soon(job, "a", 1)
+            group.start_soon(job, "c", 10.7)
+            with anyio.move_on_after(10.5):
+                await job("a", 1.1)
+
+    run(main)
+    assert [key for _, key, _ in server.seen] == ["b", "a", "c"]
+    assert server.most(10 * SECOND) == 1
+
+
+def test_a_place_that_was_revoked_is_replaced_by_one_that_takes_as_much() -> None:
+    server = Server()
+
+    async def main(process: Callable[..., IntervalQueue]) -> None:
+        queue = process(limits=["10 tokens/10s"])
+
+        async def job(key: str, at: float) -> None:
+            await anyio.sleep(at)
+            async with queue[key].slot(cost={"tokens": 10}):
+                server.sees(key, 10)
+
+        async def reclaimed() -> None:
+            await anyio.sleep(5)
+            await queue.reclaim()
+
+        await together(partial(job, "a", 0), partial(job, "b", 1), partial(job, "c", 6), reclaimed)
+
+    run(main)
+    assert {key for _, key, _ in server.seen} == {*"abc"}
+    assert server.most(10 * SECOND) == 10

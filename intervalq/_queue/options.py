@@ -222,8 +222,7 @@ def options(
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
     own = each_of(each, micros, is_plain=(burst, max_running, auto) == (1, None, None))
     if micros is None and ruled:
-        micros, burst = _NO_PACE, _late(ruled)  # in any of these slots, a job may begin late
-        tolerated = burst
+        micros, burst = _NO_PACE, (tolerated := _late(ruled))  # in any of these slots, a job may begin late
     elif micros is not None:
         _check_tolerance(tolerance, tolerated, micros if auto is None else auto.fastest)
     return Options(

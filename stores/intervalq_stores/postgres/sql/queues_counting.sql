@@ -348,15 +348,11 @@ begin
             end loop;
             delayst := greatest(delayst, at);
         end loop;
-        if i > apart and delayst > due then
-            return found;
-        end if;
+        exit when i > apart and delayst > due;
         due := greatest(due, delayst);
+        exit when i > 0 and coalesce(costs[i], 1) > (9007199254740991 - due) / r.interval;
         found := found || case i when 0 then delayst else due end;
         continue when i = 0;
-        if coalesce(costs[i], 1) > (9007199254740991 - due) / r.interval then
-            return found[:i];
-        end if;
         for k in 1 .. kinds loop
             units := taken[(i - 1) * kinds + k];
             continue when units = 0;
