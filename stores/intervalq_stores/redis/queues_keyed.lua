@@ -133,13 +133,6 @@ local function taken(answer, step)
   return slots, granted
 end
 
--- What these slots take of the common limits.
-local function units_of(run)
-  local units = {}
-  for i, slot in ipairs(run) do units[i] = { unpack(slot, 4) } end
-  return units
-end
-
 -- Asks for the places of these slots, or takes places for them that aren't before the instant: the slots, how many
 -- of them are granted, and whether the first may be used at once. `reported` is the error of clocks that the key's
 -- record has, which the common one gets, too.
@@ -162,7 +155,11 @@ local function places_of(common, command, known, reach, run, instant, now, repor
     answer = new_answer()
     if common.limits then common.limits.age(common) end
   end
-  asking.slots, asking.take, asking.units = {}, #run, common.limits and units_of(run)
+  asking.slots, asking.take = {}, #run
+  if common.limits then
+    asking.units = {}
+    for i, slot in ipairs(run) do asking.units[i] = { unpack(slot, 4) } end
+  end
   for i, slot in ipairs(run) do asking.costs[i] = cost_of(slot) end
   asking.notice = math.max(command.notice, instant - now + tolerance(common) + credit(common))
   advance(common, asking, answer, now)
@@ -170,8 +167,8 @@ local function places_of(common, command, known, reach, run, instant, now, repor
   return got, granted, answer.at_once
 end
 
--- The slots that a step granted, one directly behind the other, with their units.
-local function granted_of(command, answer, state)
+-- The slots that a step granted, one directly behind the other; if the common queue is limited, with their units.
+local function granted_of(command, answer, state, is_limited)
   local run, granted = {}, {}
   for _, ticket in ipairs(answer.granted) do granted[ticket] = true end
   for _, slot in ipairs(command.slots) do
@@ -179,17 +176,18 @@ local function granted_of(command, answer, state)
   end
   if #run > 0 then return run end
   if answer.begun == 0 then return run end
+  for i, slot in ipairs(taken(answer, state.interval)) do
+    if i <= answer.begun then run[i] = slot end
+  end
+  if not is_limited then return run end
   local missed, units = {}, {}
   for _, ticket in ipairs(answer.missed) do missed[ticket] = true end
   for _, slot in ipairs(command.slots) do
     if missed[slot[1]] then units[#units + 1] = { unpack(slot, 4) } end
   end
   for _, each in ipairs(command.units or {}) do units[#units + 1] = each end
-  for i, slot in ipairs(taken(answer, state.interval)) do
-    if i <= answer.begun then
-      run[i] = slot
-      for n, some in ipairs(units[i] or {}) do slot[n + 3] = some end
-    end
+  for i, slot in ipairs(run) do
+    for n, some in ipairs(units[i] or {}) do slot[n + 3] = some end
   end
   return run
 end
@@ -222,7 +220,7 @@ local function advanced(own, common, command, known, now)
   for_one_turn(own.state, common, command, known, now)
   local before = own.state and not own.state.limits and copy(own.state)
   local what = done(own, command, answer, now)
-  local run = what and granted_of(command, answer, own.state) or {}
+  local run = what and granted_of(command, answer, own.state, common.limits) or {}
   if #run == 0 then return what, answer, written, places end
   local instant = run[1][2] + own.state.held
   local got, granted, at_once = places_of(common, command, known, reach, run, instant, now, own.state.error)
