@@ -333,6 +333,41 @@ end
 $$;
 
 
+-- intervalq._told: the common record after what its sender reports: settled units, and slots that won't be used.
+create or replace function intervalq._told(common intervalq.queues, known jsonb) returns intervalq.queues
+language plpgsql immutable
+as $$
+begin
+    if common.limits is not null then
+        common := intervalq._correct(intervalq._age(common), coalesce(known -> 'settled', '[]'));
+    end if;
+    return intervalq._give_back(common, known -> 'release', -9007199254740991);
+end
+$$;
+
+
+-- intervalq._granted: the slots that a step granted, one directly behind the other; if the common queue is limited, with
+-- their units.
+create or replace function intervalq._granted(a intervalq._answer, command jsonb, is_limited boolean) returns jsonb
+language plpgsql immutable
+as $$
+declare
+    run jsonb := intervalq._listed(command -> 'slots', a.granted);
+begin
+    if run <> '[]' or a.begun = 0 then
+        return run;
+    end if;
+    run := jsonb_path_query_array(intervalq._new_slots(a), '$[0 to $last]', jsonb_build_object('last', a.begun - 1));
+    if is_limited then
+        run := intervalq._with_units(run, intervalq._units(
+            intervalq._listed(command -> 'slots', a.missed), command -> 'units', a.begun
+        ));
+    end if;
+    return run;
+end
+$$;
+
+
 -- intervalq._advance_keyed: does the step as if the key were alone; what it grants must be granted by the common
 -- queue, too.
 create or replace function intervalq._advance_keyed(
@@ -351,13 +386,7 @@ declare
 begin
     k.written := (known -> 'release' <> '[]' or known ? 'settled')
         and coalesce(known ->> 'generation' = common.generation, false);
-    if k.written and common.limits is not null then
-        common := intervalq._correct(intervalq._age(common), coalesce(known -> 'settled', '[]'));
-    end if;
-    k.common := case
-        when k.written then intervalq._give_back(common, known -> 'release', -9007199254740991)
-        else common
-    end;
+    k.common := case when k.written then intervalq._told(common, known) else common end;
     k.places := known -> 'places';
     moved := intervalq._moved(r, k.common, command, known);
     if (command -> 'high_water_mark' ->> 2)::bigint = r.late then
@@ -366,15 +395,7 @@ begin
     r := moved;
     command := intervalq._for_one_turn(r, k.common, command, known, now);
     a := intervalq._done(r, queue, command, now);
-    run := intervalq._listed(command -> 'slots', a.granted);
-    if run = '[]' and a.begun > 0 then
-        run := jsonb_path_query_array(intervalq._new_slots(a), '$[0 to $last]', jsonb_build_object('last', a.begun - 1));
-        if common.limits is not null then
-            run := intervalq._with_units(run, intervalq._units(
-                intervalq._listed(command -> 'slots', a.missed), command -> 'units', a.begun
-            ));
-        end if;
-    end if;
+    run := intervalq._granted(a, command, common.limits is not null);
     if run = '[]' or a.refused then
         k.own := a;
         return k;
