@@ -57,6 +57,8 @@ class Observer:
         assert state.tolerance <= max(1, common.tolerance)
         places = dict(answer.places)
         limits = common.settings.limits
+        granted = grants(command, answer)
+        assert {slot.ticket for slot in granted} <= {*places}, "granted without a common slot"
         made = [
             Start(
                 key,
@@ -68,7 +70,7 @@ class Observer:
                 (places[slot.ticket].due, common.lag),
                 slot.due + state.held_total + state.tolerance,
             )
-            for slot in grants(command, answer)
+            for slot in granted
         ]
         again = {
             new.ticket for new in made
