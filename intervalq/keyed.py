@@ -10,6 +10,10 @@ Keys get places in the order in which they request them, and a key requests its 
 comes: this is deficit round robin. A turn is `weight` slots, or more if the interval is too short for one
 request per slot. A key without rivals gets as many slots as it requests.
 
+Limits beside the common pace count in the common record, which every place charges with what its job takes.
+Where a place has to wait for room, the places behind it don't directly follow any more. A key takes at most
+its weight of such places in a step, and the step grants only slots up to the first gap.
+
 The sender remembers its places. The places of a process that dies stay empty, as its slots would in any
 queue, and delay nobody. A pause of the common queue pauses every key; a pause of a key, only that key. By how
 much distant senders may misjudge the store's clock (`State.error`) is kept in both records.
@@ -18,11 +22,12 @@ much distant senders may misjudge the store's clock (`State.error`) is kept in b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise, repeat, takewhile
 from typing import Any, Final, NamedTuple
 
 from intervalq._spec.commands import Advance, Answer, Command, Drop, Inspect
 from intervalq._spec.passing import lapses, settle
-from intervalq._spec.record import Mark, Settings, Slot, State
+from intervalq._spec.record import Mark, Settings, Settled, Slot, State
 from intervalq.rules import MAX_TICKETS, apply, set_back
 
 TURN: Final = 5_000
@@ -60,14 +65,17 @@ class Common:
     mark: Mark | None = None
     """The highest ticket and the `late_total` of the common record that the sender knows."""
     places: tuple[Place, ...] = ()
-    """The common slots that the sender has for the slots that it lists."""
+    """The common slots that the sender has for the slots that it lists, without their units."""
     release: tuple[Slot, ...] = ()
     """Common slots that won't be used, in ticket order."""
+    settled: tuple[Settled, ...] = ()
+    """What jobs really took of the common limits: see `Advance.settled`. The slots are the common ones."""
 
     def to_dict(self) -> dict[str, Any]:
         """The value as a JSON object, for rules that run elsewhere; fields that are None are omitted.
 
-        A slot is [ticket, due, cost], and a place has the key's ticket before it.
+        A slot is [ticket, due, cost, units...], and a place has the key's ticket before it. What is settled
+        is omitted if there is nothing.
         """
         opening = Advance(settings=self.settings, generation=self.generation, nonce=self.nonce).to_dict()
         data: dict[str, Any] = {
@@ -77,7 +85,9 @@ class Common:
         if self.mark is not None:
             data["mark"] = list(self.mark)
         data["places"] = [[place.ticket, *place.slot[:3]] for place in self.places]
-        data["release"] = [list(slot[:3]) for slot in self.release]
+        data["release"] = [[*slot[:3], *slot.units] for slot in self.release]
+        if self.settled:
+            data["settled"] = [[each.due, each.lag, *each.more] for each in self.settled]
         return data
 
 
@@ -170,8 +180,9 @@ def _advance(
     state: State | None, common: State, command: Advance, known: Common, now: int
 ) -> tuple[State | None, State, Answer, tuple[Place, ...]]:
     """Do the step as if the key were alone, then request the granted slots from the common queue, too."""
-    if known.release and known.generation == common.generation:
-        common = _applied(common, Advance(generation=known.generation, release=known.release), now)[0]
+    if (known.release or known.settled) and known.generation == common.generation:
+        told = Advance(generation=known.generation, release=known.release, settled=known.settled)
+        common = _applied(common, told, now)[0]
     present = None if state is None else settle(state, now)
     if present is not None and lapses(present) <= now:
         present = None
@@ -182,8 +193,7 @@ def _advance(
     reach = command.reach if command.ahead is None else command.ahead
     command = _for_one_turn(present, common, command, known, now)
     after, answer = apply(state, command, now)
-    listed = tuple([slot for slot in command.slots if slot.ticket in answer.granted])
-    run = listed or answer.taken[: answer.begun]
+    run = _granted(command, answer)
     if after is None or not run:
         return after, common, answer, known.places
     asking = _asking(common, replace(command, error=after.error), known, reach)
@@ -201,8 +211,21 @@ def _advance(
     if granted:
         # Other tickets before them can't be granted any more: they would move behind these.
         after = replace(after, revoked_through=max(after.revoked_through, granted[0].ticket - 1))
-    places = tuple([Place(slot.ticket, place) for slot, place in zip(run, got.slots, strict=False)])
+    places = tuple(
+        [Place(slot.ticket, place._replace(units=())) for slot, place in zip(run, got.slots, strict=False)]
+    )
     return after, common, replace(answer, state=after, at_once=answer.at_once and got.at_once), places
+
+
+def _granted(command: Advance, answer: Answer) -> tuple[Slot, ...]:
+    """The slots that a step granted, one directly behind the other, with their units."""
+    listed = tuple([slot for slot in command.slots if slot.ticket in answer.granted])
+    if listed or not answer.begun:
+        return listed
+    missed = [slot.units for slot in command.slots if slot.ticket in answer.missed]
+    units = chain(missed, command.units, repeat(()))
+    new = zip(answer.taken[: answer.begun], units, strict=False)
+    return tuple([slot._replace(units=taken) for slot, taken in new])
 
 
 def _for_one_turn(state: State | None, common: State, command: Advance, known: Common, now: int) -> Advance:
@@ -213,7 +236,7 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
     settings = command.settings if state is None else state.settings
     if settings is None:
         return command  # there is no record, and none is created
-    if common.held_since is not None or not shares(common.settings) or not shares(settings):
+    if common.held_since is not None or not shares(common.settings) or not is_plain(settings):
         return replace(command, slots=(), take=0, costs=(), units=())
     current, revoked = (0, 0) if state is None else (state.current, state.revoked_through)
     step = settings.interval
@@ -244,8 +267,9 @@ def _moved(state: State, common: State, command: Advance, known: Common) -> int:
     """
     is_known = known.generation == common.generation and command.generation == state.generation
     is_held = common.held_since is not None or state.held_since is not None
-    settings = [state.settings, common.settings, *([command.settings] if command.settings else [])]
-    if command.attach or is_held or not is_known or not all(map(shares, settings)):
+    settings = [state.settings, *([command.settings] if command.settings else [])]
+    can_share = shares(common.settings) and all(map(is_plain, settings))
+    if command.attach or is_held or not is_known or not can_share:
         return 0
     places = dict(known.places)
     for slot in command.slots:
@@ -259,7 +283,12 @@ def _moved(state: State, common: State, command: Advance, known: Common) -> int:
 
 def shares(settings: Settings) -> bool:
     """Whether keys can be under one rate with these settings: no slot is granted together with others."""
-    return settings.burst == 1 and not settings.max_running and not settings.limits
+    return settings.burst == 1 and not settings.max_running
+
+
+def is_plain(settings: Settings) -> bool:
+    """Whether a key can have these settings: it has only a pace of its own, and no limits."""
+    return shares(settings) and not settings.limits
 
 
 def _is_alone(state: State | None, common: State, now: int) -> bool:
@@ -287,6 +316,7 @@ def _asking(common: State, command: Advance, known: Common, reach: int) -> Advan
     """The command to the common queue that corresponds to one to a key."""
     late = 0 if known.mark is None else known.mark.late_total
     return Advance(
+        apart=known.weight,
         generation=common.generation,
         notice=command.notice,
         reach=reach,
@@ -310,15 +340,24 @@ def _places(
             granted = len([slot for slot in had if slot.ticket in answer.granted])
             got = _Got(had, granted, answer.at_once)
         elif had[0].ticket in answer.missed:
-            got = _Got(answer.taken, answer.begun, answer.at_once)
+            got = _new(common, answer)
         else:
             return common, _Got(had, 0, at_once=False)
         if got.slots and got.slots[0].due + common.held_total >= instant:
             return common, got
-    costs = tuple([slot.cost for slot in run])
+    costs, units = tuple([slot.cost for slot in run]), tuple([slot.units for slot in run])
     notice = max(asking.notice, instant - now + common.tolerance + common.credit)
-    common, answer = _applied(common, replace(asking, take=len(run), costs=costs, notice=notice), now)
-    return common, _Got(answer.taken, answer.begun, answer.at_once)
+    asking = replace(asking, take=len(run), costs=costs, units=units, notice=notice)
+    common, answer = _applied(common, asking, now)
+    return common, _new(common, answer)
+
+
+def _new(common: State, answer: Answer) -> _Got:
+    """The new common slots of an answer. Those behind a gap aren't granted to the key yet."""
+    slots, step = answer.taken, common.settings.interval
+    followed = takewhile(lambda pair: _directly_follows(*pair, step), pairwise(slots))
+    in_row = min(len(slots), 1 + len(tuple(followed)))
+    return _Got(slots, min(answer.begun, in_row), answer.at_once)
 
 
 def _known_places(common: State, known: Common, run: tuple[Slot, ...]) -> tuple[Slot, ...]:
@@ -335,7 +374,7 @@ def _known_places(common: State, known: Common, run: tuple[Slot, ...]) -> tuple[
             place.ticket != found[-1].ticket + 1 or place.due - found[0].due != slot.due - run[0].due
         ):
             break
-        found.append(place)
+        found.append(place._replace(units=slot.units))
     return tuple(found)
 
 

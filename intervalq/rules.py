@@ -323,7 +323,7 @@ def _take(
     due = max(free, clock + max(0, command.notice - state.tolerance) - state.credit)
     dues, at_once, limited = _in_row(due, costs, step), free <= clock, bool(state.settings.limits)
     if limited:
-        state, dues, has_room = windows.fit(state, costs, units, due, clock)
+        state, dues, has_room = windows.fit(state, costs, units, due, clock, apart=command.apart)
         at_once = at_once and has_room
     count = len(dues)
     if not count:

@@ -84,6 +84,7 @@ class Seen:
     """What happened in a schedule."""
 
     starts: list[tuple[int, str, int, int]] = field(default_factory=list)
+    tokens: list[tuple[int, int]] = field(default_factory=list)
     pauses: list[tuple[int, int, str]] = field(default_factory=list)
     """Their beginnings and ends, and the key, which is empty for a pause of the queue itself."""
     waiting: Counter[str] = field(default_factory=Counter)
@@ -99,9 +100,10 @@ class Schedule:
     Args:
         seed: of all choices.
         calm: whether there are no faults and no pauses, so that shares can be judged.
+        limited: whether the keys have common limits of starts and of tokens, too.
     """
 
-    def __init__(self, seed: int, *, calm: bool) -> None:
+    def __init__(self, seed: int, *, calm: bool, limited: bool = False) -> None:
         self.dice = dice = Random(f"{seed}:{calm}")
         self.calm = calm
         self.interval = dice.choice((0.01, 0.02, 0.05, 0.1))
@@ -113,6 +115,16 @@ class Schedule:
         self.seen = Seen()
         self.lines: list[Line] = []
         self.stalls = not calm and dice.random() < 0.5
+        self.tokens = Random(f"{seed}:tokens")
+        self.limits: list[tuple[int, int, str]] = []
+        if limited:
+            lengths = [round(self.interval * self.tokens.choice((8, 30)) * 1_000) for _ in "12"]
+            self.limits = [(6, lengths[0], "starts"), (100, lengths[1], "tokens")]
+        self.options: dict[str, Any] = {
+            "interval": self.interval,
+            "each": self.each,
+            "limits": [f"{most} {unit}/{length} ms" for most, length, unit in self.limits] or None,
+        }
 
     async def run(self) -> Seen:
         """Run it to its end."""
@@ -137,7 +149,7 @@ class Schedule:
                 group.start_soon(self._process, number, line, dies)
         await anyio.sleep(100)
         async with (
-            IntervalQueue("api", interval=self.interval, each=self.each, store=store) as queue,
+            IntervalQueue("api", store=store, **self.options) as queue,
             queue["last"].slot(),
         ):
             pass
@@ -145,7 +157,7 @@ class Schedule:
         return self.seen
 
     async def _process(self, number: int, line: Line, dies: bool) -> None:
-        queue = IntervalQueue("api", interval=self.interval, each=self.each, store=line)
+        queue = IntervalQueue("api", store=line, **self.options)
         mine = self.keys if self.calm else [key for key in self.keys if self.dice.random() < 0.7]
         if (
             self.calm and len(self.lines) >= 2
@@ -170,14 +182,22 @@ class Schedule:
         await anyio.sleep(at)
         self.seen.waiting[key] += 1
         began = False
+        tokens = self.tokens.choice((0, 1, 10, 40, 100)) if self.limits else 0
+        took = self.tokens.choice((tokens, tokens // 2))
+        units = {"starts": cost, "tokens": tokens}
         try:
             while not began:
                 with suppress(
                     StoreUnavailable, StoreTimeout
                 ):  # at the first use of a handle, they are raised at once
-                    async with queue.key(key, weight=self.weights[key]).slot(cost=cost):
+                    async with queue.key(key, weight=self.weights[key]).slot(
+                        cost=units if self.limits else cost
+                    ) as slot:
                         began = True
                         self.seen.starts.append((virtual_micros(), key, cost, number))
+                        self.seen.tokens.append((virtual_micros(), took))
+                        if took < tokens:
+                            slot.settle(tokens=took)
         except IntervalqError as error:
             self.seen.troubles.append(f"a job of {key} in {number}: {error!r}")
         finally:
@@ -185,7 +205,7 @@ class Schedule:
 
     async def _pauses(self, store: MemoryStore) -> None:
         """Pause the queue, or one of its keys, for a while, by a handle with a perfect connection."""
-        queue = IntervalQueue("api", interval=self.interval, each=self.each, store=store)
+        queue = IntervalQueue("api", store=store, **self.options)
         for _ in range(self.dice.randint(0, 3)):
             await anyio.sleep(self.dice.uniform(0.1, 0.8))
             key = self.dice.choice(["", "", *self.keys])
@@ -224,7 +244,8 @@ class Schedule:
             began = [at for at, whose, *_ in starts if since + grace < at < until and key in {"", whose}]
             if began:
                 found.append(f"{len(began)} jobs began in the pause of {key or 'the queue'} at {since}")
-        if self.calm:
+        found += self._windows(starts)
+        if self.calm and not self.limits:
             found += self._shares(starts, step)
         if {*self.seen.left} - {"api", "api:last"}:
             found.append(f"left behind: {self.seen.left}")
@@ -240,6 +261,19 @@ class Schedule:
             for a, b in pairwise(starts)
             if b[0] - a[0] < a[2] * step + least
         ]
+
+    def _windows(self, starts: list[tuple[int, str, int, int]]) -> list[str]:
+        """No window that ends with a start has more than its limit allows."""
+        found = []
+        for most, length, unit in self.limits:
+            taken = (
+                sorted(self.seen.tokens) if unit == "tokens" else [(at, cost) for at, _, cost, _ in starts]
+            )
+            for last, some in taken:
+                counted = sum(units for at, units in taken if last - length * 1_000 < at <= last)
+                if some and counted > most:
+                    found.append(f"{counted} of {most} {unit} in {length} ms until {last}")
+        return found
 
     def _shares(self, starts: list[tuple[int, str, int, int]], step: int) -> list[str]:
         """While all keys wait, each has its turns, and no slot stays empty."""
@@ -261,8 +295,8 @@ class Schedule:
         return found
 
 
-def verdict(seed: int) -> list[str]:
+def verdict(seed: int, *, limited: bool = False) -> list[str]:
     """The promises that one schedule broke; every fourth schedule is calm."""
-    schedule = Schedule(seed, calm=seed % 4 == 0)
+    schedule = Schedule(seed, calm=seed % 4 == 0, limited=limited)
     virtual_time(schedule.run, horizon=400)  # far more than the jobs and the idle time take
     return schedule.verdict()

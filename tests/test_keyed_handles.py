@@ -61,7 +61,7 @@ def test_the_queue_itself_takes_no_jobs() -> None:
         ({"rate": 10, "each": "20/s"}, "faster than the common pace"),
         ({"each": "20/s"}, "needs interval or rate"),
         ({"rate": 10, "each": "5/s", "burst": 2}, "can't be combined"),
-        ({"rate": 10, "each": "shared", "limits": ["5/min"]}, "can't be combined"),
+        ({"each": "shared", "limits": ["5/min"]}, "needs interval or rate"),
         ({"rate": 10, "each": "shared", "max_running": 2}, "can't be combined"),
     ],
 )

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intervalq import keyed, rules
+from intervalq._spec.windows import of_each
 from intervalq.keyed import Common, KeyedAnswer, apply_keyed
-from intervalq.rules import Advance, Answer, Command, Drop, Slot, State
-from intervalq.testing.keyed import KeyedSource
+from intervalq.rules import Advance, Command, Drop, Limit, Slot, State
+from intervalq.testing.keyed import KeyedSource, taken
 
 
 class Start(NamedTuple):
@@ -22,11 +23,16 @@ class Start(NamedTuple):
     at: int
     length: int
     step: int
+    units: tuple[int, ...]
+    """What it takes of each of the common limits."""
+    place: tuple[int, int]
+    """Its common slot, and the lag of the common record at the grant."""
+    latest: int
 
 
-def grants(command: Advance, answer: Answer) -> list[Slot]:
-    listed = [slot for slot in command.slots if slot.ticket in answer.granted]
-    return [*listed, *answer.taken[: answer.begun]]
+def grants(command: Advance, made: KeyedAnswer) -> list[Slot]:
+    listed = [slot for slot in command.slots if slot.ticket in made.answer.granted]
+    return [*listed, *taken(command, made)[: made.answer.begun]]
 
 
 class Observer:
@@ -42,12 +48,17 @@ class Observer:
             self.starts = [start for start in self.starts if start.key not in {key, f"{key}, given back"}]
         if not isinstance(command, Advance) or got.refused or state is None or common is None:
             return
+        self._settle(known)
         back = {(command.generation, slot.ticket) for slot in command.release}
         self.starts = [
             start._replace(key=f"{key}, given back") if start.key == key and start.ticket in back else start
             for start in self.starts
         ]  # it won't be used, and only its common slot is lost
         assert state.tolerance <= max(1, common.tolerance)
+        places = dict(answer.places)
+        limits = common.settings.limits
+        granted = grants(command, answer)
+        assert {slot.ticket for slot in granted} <= {*places}, "granted without a common slot"
         made = [
             Start(
                 key,
@@ -55,8 +66,11 @@ class Observer:
                 slot.due + state.held_total,
                 slot.cost,
                 state.settings.interval,
+                tuple(of_each(limits, slot.cost, slot.units)),
+                (places[slot.ticket].due, common.lag),
+                slot.due + state.held_total + state.tolerance,
             )
-            for slot in grants(command, got)
+            for slot in granted
         ]
         again = {
             new.ticket for new in made
@@ -70,7 +84,37 @@ class Observer:
             if self.own_pace:
                 self._own(new, first_at_once=got.at_once and new is made[0], now=got.now)
             self.starts.append(new)
+        if made:
+            self._limits(limits, min(made[0].at, got.now) if got.at_once else made[0].at)
         self.starts = self.starts[-200:]
+
+    def _settle(self, known: Common) -> None:
+        """What was settled counts as if it had been known."""
+        real = {(each.due, each.lag): each.more for each in known.settled}
+        self.starts = [
+            start._replace(units=tuple(map(sum, zip(start.units, more, strict=False))))
+            if (more := real.get(start.place))
+            else start
+            for start in self.starts
+        ]
+
+    def _limits(self, limits: tuple[Limit, ...], since: int) -> None:
+        """No window that ends with a start has more than its limit allows, however late others begin."""
+        for place, limit in enumerate(limits):
+            for last in self.starts:
+                if last.at < since or not last.units[place]:
+                    continue
+                begins = last.at - limit.window
+                if limit.edge is not None:
+                    begins = last.at - (last.at - limit.edge) % limit.window - 1
+                counted = sum(
+                    min(limit.most, start.units[place])
+                    for start in self.starts
+                    if start.at <= last.at
+                    and start.latest > begins
+                    and (limit.edge is None or start.at > begins)
+                )
+                assert counted <= limit.most, f"{counted} of {limit} until {last}"
 
     def _common(self, new: Start, interval: int, *, first_at_once: bool, now: int) -> None:
         for old in self.starts:
@@ -116,7 +160,7 @@ def judge(seed: int, steps: int = 120) -> None:
             continue
         answer = world.do(key, command, known, now)
         observer.see(key, command, known, answer)
-        source.learn(key, answer)
+        source.learn(key, command, answer)
 
 
 @settings(max_examples=150, deadline=None)

@@ -13,6 +13,11 @@ def test_a_schedule_keeps_every_promise(seed: int) -> None:
     assert verdict(seed) == []
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_schedule_with_common_limits_keeps_every_promise(seed: int) -> None:
+    assert verdict(seed, limited=True) == []
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     """The schedule of a bug finds it, and finds nothing without the bug."""

@@ -25,7 +25,7 @@ def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -
     Args:
         each: the option.
         interval: the common one.
-        is_plain: whether there are neither burst, limits, max_running nor an automatic rate.
+        is_plain: whether there are neither burst, max_running nor an automatic rate.
 
     Raises:
         InvalidOption: it isn't a rate, is faster than the common one, or contradicts another option.
@@ -37,8 +37,8 @@ def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -
         raise InvalidOption(f"{what} needs interval or rate: the common pace of all keys")
     if not is_plain:
         raise InvalidOption(
-            f"{what} can't be combined with burst, limits, max_running or rate='auto': keys share only the "
-            "pace; leave these out, or use keys without each=, which are queues of their own"
+            f"{what} can't be combined with burst, max_running or rate='auto': keys share only the pace and "
+            "limits; leave these out, or use keys without each=, which are queues of their own"
         )
     if each == SHARED:
         return NO_PACE
@@ -54,9 +54,10 @@ def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -
 def pace_of(common: Settings, each: int) -> Settings:
     """The settings of a key under the common ones.
 
-    The rules add what follows from the common record: see `keyed.apply_keyed`.
+    The rules add what follows from the common record: see `keyed.apply_keyed`. The limits are the
+    common ones: see `intervalq._keys.limits`.
     """
-    return Settings(each or common.interval, tolerance=common.tolerance, ephemeral=True)
+    return Settings(each or common.interval, tolerance=common.tolerance, ephemeral=True, limits=common.limits)
 
 
 def needs_key(name: str) -> InvalidOption:
@@ -70,8 +71,8 @@ def needs_key(name: str) -> InvalidOption:
 def not_of_common(name: str) -> InvalidOption:
     """The error for settings that keys can't share."""
     return InvalidOption(
-        f"queue {name!r} has keys under one rate (each=), which share only the pace: configure() takes "
-        "interval or rate"
+        f"queue {name!r} has keys under one rate (each=), which share only the pace and limits: configure() "
+        "takes interval or rate, and limits"
     )
 
 
@@ -79,5 +80,5 @@ def not_of_key(name: str, common: str) -> InvalidOption:
     """The error for settings that a key doesn't have."""
     return InvalidOption(
         f"{name!r} is a key under the rate of {common!r}: configure() takes interval or rate, and only if "
-        f"the key has a pace of its own; the common pace is that of {common!r}"
+        f"the key has a pace of its own; the common pace and limits are those of {common!r}"
     )

@@ -11,15 +11,16 @@ from typing import Final, NamedTuple, Protocol
 
 import anyio
 
+from intervalq._keys.limits import common_order, of_key, of_shard
 from intervalq._keys.view import CommonView
 from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
-from intervalq.keyed import Common, KeyedAnswer, Place, shares
-from intervalq.rules import Advance, Answer, Command, Configure, Settings, Slot, State
+from intervalq.keyed import Common, KeyedAnswer, Place, is_plain, shares
+from intervalq.rules import Advance, Answer, Command, Configure, Drop, Inspect, Settings, Slot, State
 from intervalq.store import Store, Waking, pairing
 
-_ONLY_PACE: Final = (
-    "queue {!r} now has a burst, limits or max_running, which keys under one rate (each=) can't share: "
+_NOT_SHARED: Final = (
+    "queue {!r} now has {} or max_running, which keys under one rate (each=) can't have: "
     "remove them with configure(), or use keys without each="
 )
 
@@ -60,22 +61,27 @@ class KeyStore:
         self._agrees = False  # whether the common record has the settings of this handle, or it adopted those
         self._places: dict[int, Slot] = {}  # the common slots, by the key's tickets
         self._generation: str | None = None  # that of the common record of these slots
+        self._heard: State | None = None  # the common record of the last answer
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
         store = pairing(self.behind)
         while True:
-            known = self._known(command)
-            made = await store.apply_keyed(queue, command, known, now)
-            self._learn(made.common)
-            self._keep(command, known, made)
+            asked = common_order(command, self._common_settings())
+            known = self._known(asked)
+            made = await store.apply_keyed(queue, of_key(asked), known, now)
+            self._learn(made.common, compared=not isinstance(command, Inspect | Drop))
+            self._keep(asked, known, made)
             if not made.answer.refused or made.answer.state is not None or made.common is None:
                 break
-            await self._agree(made.common)
-        for name, state in ((self._record, made.common), (queue, made.answer.state)):
-            if state is not None and not shares(state.settings):
-                raise InvalidOption(_ONLY_PACE.format(name))
-        return made.answer
+            if command.attach:  # otherwise only the limits were changed: the next attempt knows them
+                await self._agree(made.common)
+        common, state = made.common, made.answer.state
+        if common is not None and not shares(common.settings):
+            raise InvalidOption(_NOT_SHARED.format(self._record, "a burst"))
+        if state is not None and not is_plain(state.settings):
+            raise InvalidOption(_NOT_SHARED.format(queue, "a burst, limits"))
+        return of_shard(made.answer, common)
 
     async def names(self) -> list[str]:
         """See `Store.names`."""
@@ -109,6 +115,11 @@ class KeyStore:
         """The common record, as far as the handle knows it."""
         return self._view.state
 
+    def counts_by(self, state: State) -> tuple[int, int]:
+        """How far the clock by which limits count was behind the store's at the last answer, and its lag."""
+        record = self._heard or state
+        return record.held_total, record.lag
+
     def turn(self, ticket: int) -> int:
         """How many slots to request from this ticket on: a whole turn, or one if the ticket has its place."""
         return 1 if ticket in self._places else self.weight
@@ -140,18 +151,25 @@ class KeyStore:
             return state.due
         return common.due + common.settings.interval + common.held_total - state.held_total
 
-    def _known(self, command: Command) -> Common:
+    def _common_settings(self) -> Settings | None:
         common = self.common
+        return common.settings if common is not None and self._agrees else self._settings
+
+    def _known(self, command: Command) -> Common:
         if self._view.generation != self._generation:
             self._places = {}
         places = tuple([Place(*each) for each in self._places.items()])
         release: tuple[Slot, ...] = ()
-        if isinstance(command, Advance) and command.release and not (command.slots or command.take):
+        advance = command if isinstance(command, Advance) else Advance()
+        if advance.release and not (advance.slots or advance.take):
             # Nobody waits any more: slots at the end become free again.
-            release, places = tuple([place.slot for place in places]), ()
+            held = [
+                (self._places[slot.ticket], slot) for slot in advance.release if slot.ticket in self._places
+            ]
+            release, places = tuple([place._replace(units=slot.units) for place, slot in held]), ()
         return Common(
             record=self._record,
-            settings=common.settings if common is not None and self._agrees else self._settings,
+            settings=self._common_settings(),
             own_pace=self.own_pace,
             weight=self.weight,
             generation=self._view.generation,
@@ -159,6 +177,7 @@ class KeyStore:
             mark=self._view.mark,
             places=places,
             release=release,
+            settled=advance.settled,
         )
 
     def _keep(self, command: Command, known: Common, made: KeyedAnswer) -> None:
@@ -182,14 +201,17 @@ class KeyStore:
         self._places |= places
         self._generation = generation
 
-    def _learn(self, common: State | None) -> None:
+    def _learn(self, common: State | None, *, compared: bool = True) -> None:
         self._view.learn(common)
-        self._agrees = common is not None
+        self._heard = common
+        self._agrees = common is not None and (self._agrees or compared)
 
     async def _agree(self, common: State) -> None:
         """Use the settings of the common record, or change them, after a command was refused for its own."""
         ours, theirs = self._settings, common.settings
-        if ours is None or ours == theirs or self._on_mismatch == "adopt":
+        same_limits = ours is not None and set(ours.limits) == set(theirs.limits)  # in any order
+        is_same = ours is None or (same_limits and ours == replace(theirs, limits=ours.limits))
+        if ours is None or is_same or self._on_mismatch == "adopt":
             return  # the next command has these
         if self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
             change = Configure(

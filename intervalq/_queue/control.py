@@ -12,7 +12,7 @@ import anyio
 from intervalq._keys.each import NO_PACE, not_of_common, not_of_key
 from intervalq._queue.handle import Handle
 from intervalq._queue.inspect import QueueState, inspected, outstanding
-from intervalq._queue.options import Cost, Duration, Rate, check_burst, options, whole
+from intervalq._queue.options import Cost, Duration, Options, Rate, check_burst, options, whole
 from intervalq._shard.grants import Grant
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
@@ -120,7 +120,7 @@ class Control(Handle):
             burst=1, lookahead=None, tolerance=None, max_running=None, timeout=None, retries=0, backoff=0,
             retry_after=False,
         )  # fmt: skip
-        self._check_each(burst is not None or max_running is not None or limits is not None)
+        self._check_each(burst is not None or max_running is not None, limits is not None)
         command = Configure(
             interval=checked.interval if checked.auto is None else None,
             auto=checked.auto,
@@ -158,11 +158,23 @@ class Control(Handle):
                 tolerance=settings.tolerance, limits=settings.limits, counted=counted,
                 auto=settings.auto,
             )  # fmt: skip
+            for child in list(self._children.values()):
+                child._follow(self._options)  # noqa: SLF001 - its own class
 
-    def _check_each(self, has_others: bool) -> None:
+    def _follow(self, common: Options) -> None:
+        """If this is a key under the queue with these settings, use them from now on, too."""
+        if self._options.is_keyed:
+            self._options = replace(
+                self._options, interval=common.interval, tolerance=common.tolerance, limits=common.limits,
+                counted=common.counted,
+            )  # fmt: skip
+            if (shard := self._shard_here) is not None and (settings := self._options.settings) is not None:
+                shard.connection.adopt(settings, common.counted)
+
+    def _check_each(self, has_others: bool, has_limits: bool) -> None:
         """Refuse settings that keys under one rate don't have."""
         mine = self._options
-        if mine.is_keyed and (has_others or mine.each == NO_PACE):
+        if mine.is_keyed and (has_others or has_limits or mine.each == NO_PACE):
             raise not_of_key(self.name, mine.name)
         if mine.each is not None and has_others:
             raise not_of_common(self.name)

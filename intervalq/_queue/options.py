@@ -220,9 +220,9 @@ def options(
     _check_first_use(on_mismatch, new=new, creates=micros is not None or bool(ruled))
     check_burst(micros, burst)
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
+    own = each_of(each, micros, is_plain=(burst, max_running, auto) == (1, None, None))
     if micros is None and ruled:
-        micros, burst = _NO_PACE, _late(ruled)  # in any of these slots, a job may begin late
-        tolerated = burst
+        micros, burst = _NO_PACE, (tolerated := _late(ruled))  # in any of these slots, a job may begin late
     elif micros is not None:
         _check_tolerance(tolerance, tolerated, micros if auto is None else auto.fastest)
     return Options(
@@ -245,7 +245,7 @@ def options(
         on_mismatch=on_mismatch,
         new=new,
         start=start,
-        each=each_of(each, micros, is_plain=(burst, max_running, ruled, auto) == (1, None, (), None)),
+        each=own,
         auto=auto,
     )
 

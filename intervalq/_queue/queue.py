@@ -91,8 +91,9 @@ class IntervalQueue(Control):
         new: refuse to use a queue that exists, with `QueueExists`. This doesn't apply to the queues of keys.
         start: False: keep this handle's own jobs until `await queue.start()`.
         each: the rate of each key (`queue["tenant-42"]`) under the common pace, which all keys share fairly;
-            "shared": keys have no rate of their own. Then every job needs a key. None: each key is a queue
-            of its own. Not with burst, limits or max_running, nor on NATS (`UnsupportedOperation`).
+            "shared": keys have no rate of their own. Then every job needs a key, and limits count all keys
+            together. None: each key is a queue of its own, with limits of its own. Not with burst or
+            max_running, nor on NATS (`UnsupportedOperation`).
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.

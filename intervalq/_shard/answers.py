@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from intervalq._keys.store import keyed_on
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import GrantRange, Grants
 from intervalq._shard.leases import Leases
 from intervalq._shard.store_time import StoreTime
 from intervalq.rules import Advance, Answer, Slot, State
+from intervalq.store import Store
 
 
 class Answers:
@@ -17,9 +19,13 @@ class Answers:
         time: the store's clock.
         leases: notes slots that won't be used.
         dispatcher: counts missed slots.
+        store: the store, which knows by which clock limits count.
     """
 
-    def __init__(self, grants: Grants, time: StoreTime, leases: Leases, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, grants: Grants, time: StoreTime, leases: Leases, dispatcher: Dispatcher, store: Store
+    ) -> None:
+        self._key = keyed_on(store)
         self._grants = grants
         self._time = time
         self._leases = leases
@@ -90,8 +96,10 @@ class Answers:
         self, first: Slot, state: State, *, count: int = 1, at_once: bool = False, speculative: bool = False
     ) -> GrantRange:
         """Granted slots, as fixed instants on the store's clock."""
+        key = self._key
+        behind, lag = (state.held_total, state.lag) if key is None else key.counts_by(state)
         return GrantRange(
-            first, held_total=state.held_total, lag=state.lag, steps=self._time.clock.steps, count=count,
-            granted_at=state.last_now, latest=state.tolerance + state.credit,
+            first, held_total=state.held_total, behind=behind, lag=lag, steps=self._time.clock.steps,
+            count=count, granted_at=state.last_now, latest=state.tolerance + state.credit,
             step=state.settings.interval, at_once=at_once, speculative=speculative,
         )  # fmt: skip

@@ -9,9 +9,10 @@ from typing import Final, Protocol
 
 import anyio
 
+from intervalq._keys.store import keyed_on
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec import windows
-from intervalq._spec.configure import ordered, reordered
+from intervalq._spec.configure import reordered
 from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import ConfigMismatch, QueueExists
@@ -26,7 +27,6 @@ from intervalq.rules import (
     Mark,
     Settings,
     State,
-    Units,
 )
 from intervalq.store import Store
 
@@ -217,10 +217,6 @@ class Connection:
         # Slots have the units that were requested for them, even if the queue has no limits any more.
         return replace(answer, units=units, dues=answer.dues or tuple([slot.due for slot in answer.taken]))
 
-    def ordered(self, cost: int, units: Units) -> Units:
-        """What a job takes, in the order of the record's limits, which others may have changed."""
-        return ordered(cost, units, self.counted, self.state.settings.limits if self.state else ())
-
     def adopt(self, settings: Settings, counted: tuple[str, ...]) -> None:
         """Use these settings from now on, unless the handle has none of its own; and use these units."""
         self.counted = counted
@@ -276,7 +272,8 @@ class Connection:
         if not state.settings.ephemeral or self._owner.has_slots() or self._owner.has_leases():
             return True
         last = self._owner.last_start()
-        matters = state.settings.burst * state.settings.interval + windows.kept(state)
+        kept = 0 if keyed_on(self.store) else windows.kept(state)  # limits of keys are in the common record
+        matters = state.settings.burst * state.settings.interval + kept
         return last is not None and self._clock.now() - last <= matters
 
     def _learn(self, answer: Answer, *, dropped: bool) -> None:

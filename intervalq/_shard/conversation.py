@@ -86,7 +86,7 @@ class Conversation:
         self._leases = leases
         self._dispatcher = dispatcher
         self._deadlines = deadlines
-        self._answers = Answers(grants, time, leases, dispatcher)
+        self._answers = Answers(grants, time, leases, dispatcher, connection.store)
         self._warnings = Warnings(self._queue, self._store.url)
         self.settlements = Settlements(clock)
         self.outage = Outage()

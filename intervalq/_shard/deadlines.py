@@ -14,6 +14,7 @@ from intervalq._shard.connection import Connection
 from intervalq._shard.grants import Grants
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
+from intervalq._spec.configure import ordered
 from intervalq._spec.passing import resumed
 from intervalq._spec.standing import NextSlots
 from intervalq._timing.clock import Clock
@@ -63,7 +64,9 @@ class Deadlines:
         None: unknown, because the queue is paused without an end, or at its limit of running jobs, or because
         the store has not answered yet.
         """
-        state = self._connection.state
+        state, key = self._connection.state, keyed_on(self._connection.store)
+        if state is None and key is not None:
+            state = key.common  # a new key waits only for the others
         if state is None:
             return None if self._line.waiting or not self._time.clock.known else 0.0
         if state.held_since is not None and (state.full or state.held_until >= FOREVER):
@@ -147,14 +150,16 @@ class Deadlines:
             if place is not None:
                 due = slots[place].due
             elif state.held_since is not None:
-                due = free.next(waiter.cost, self._units(waiter))  # tickets are taken when the hold ends
+                due = free.next(
+                    waiter.cost, self._units(waiter, state)
+                )  # tickets are taken when the hold ends
             else:
                 break
             if waiter.latest is not None and self._begins(due, state, at) > max(waiter.latest, soonest):
                 late.append(waiter)  # a job behind it gets its slot
                 continue
             if place is None:
-                free.take(waiter.cost, self._units(waiter), due)
+                free.take(waiter.cost, self._units(waiter, state), due)
             else:
                 used = place + 1
         for waiter in late:
@@ -257,11 +262,11 @@ class Deadlines:
         if not state.settings.limits:
             return free.due + (before + another) * step
         for each in ahead or [waiter] * before:  # where they aren't listed, all take the same
-            free.place(each.cost, self._units(each))
-        return [free.place(waiter.cost, self._units(waiter)) for _ in range(1 + another)][-1]
+            free.place(each.cost, self._units(each, state))
+        return [free.place(waiter.cost, self._units(waiter, state)) for _ in range(1 + another)][-1]
 
-    def _units(self, waiter: Waiter) -> Units:
-        return self._connection.ordered(waiter.cost, waiter.units)
+    def _units(self, waiter: Waiter, state: State) -> Units:
+        return ordered(waiter.cost, waiter.units, self._connection.counted, state.settings.limits)
 
 
 def _first(slots: Iterator[Slot], waiter: Waiter) -> Slot | None:

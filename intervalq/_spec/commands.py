@@ -156,6 +156,9 @@ class Advance(Command):
     has the same values, so a duplicate or repeated request sets the queue's clock back only once."""
     error: int = 0
     """By how much the shard may misjudge the store's clock; 0: no more than the tolerance allows."""
+    apart: int | None = None
+    """With limits: how many new tickets may have slots that don't directly follow each other; behind these,
+    no ticket is issued from the first gap on. None: all may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,12 +144,19 @@ def set_back(state: State, slots: Sequence[Slot] = ()) -> State:
 
 
 def fit(
-    state: State, costs: Sequence[int], units: Sequence[Units], due: int, clock: int
+    state: State,
+    costs: Sequence[int],
+    units: Sequence[Units],
+    due: int,
+    clock: int,
+    *,
+    apart: int | None = None,
 ) -> tuple[State, list[int], bool]:
     """Find slots for new tickets from `due` on, one behind the other, where every limit has room for them.
 
     Returns the record that counts them, their slots (none beyond the last instant that a store can hold), and
-    whether the first ticket would have had room when the queue's clock read `clock`.
+    whether the first ticket would have had room when the queue's clock read `clock`. For `apart` see
+    `Advance`.
     """
     limits, step, dues = state.settings.limits, state.settings.interval, list[int]()
     windows = windows_of(state)
@@ -159,9 +166,10 @@ def fit(
         if not dues:
             soonest = max([window.earliest(some, soonest) for window, some in each])
             due = max(due, soonest)
-        due = max([window.earliest(some, due) for window, some in each])
-        if due + cost * step > FOREVER:
+        free = max([window.earliest(some, due) for window, some in each])
+        if free + cost * step > FOREVER or (apart is not None and len(dues) >= apart and free > due):
             break
+        due = free
         for window, some in each:
             window.take(some, due)
         dues.append(due)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from random import Random
 from typing import Any
 
 from intervalq.keyed import Common, KeyedAnswer, Place
 from intervalq.rules import (
     FOREVER,
+    STARTS,
     Advance,
     Command,
     Configure,
@@ -16,12 +18,15 @@ from intervalq.rules import (
     Finish,
     Hold,
     Inspect,
+    Limit,
     Mark,
     Reclaim,
     Resume,
     Settings,
+    Settled,
     Slot,
     State,
+    Units,
 )
 
 _INTERVALS = (7, 1_000, 10_000, 1_000_000)
@@ -38,6 +43,8 @@ class _Key:
     mark: Mark | None = None
     generation: str | None = None
     places: list[Place] = field(default_factory=list)
+    unsettled: dict[int, Settled] = field(default_factory=dict)
+    """By the ticket: what may be refunded of the units of a granted slot."""
 
 
 class KeyedSource:
@@ -57,6 +64,8 @@ class KeyedSource:
             tolerance=random.choice((0, 0, 1, 700)),
             burst=random.choice((1,) * 9 + (3,)),
         )
+        if random.random() < 0.6:
+            self.common = replace(self.common, limits=self._limits())
         self.own_pace = random.random() < 0.5
         interval = (
             self.common.interval * random.choice((1, 1, 3, 10)) if self.own_pace else self.common.interval
@@ -73,15 +82,17 @@ class KeyedSource:
         random = self.random
         if self._last is not None and random.random() < 0.07:
             self.now += random.choice((0, 1, self.common.interval))
-            return (*self._last, self.now)  # the answer was lost: sent again
+            name, command, known = self._last  # the answer was lost: sent again, but no refund is
+            return name, command, replace(known, settled=()), self.now
         self._step()
         if random.random() < 0.06:
             return "", self._on_common(), None, self.now
         key = random.choice(self.keys)
-        self._last = key.name, self._command(key), self._known(key)
+        known = self._known(key)
+        self._last = key.name, self._command(key), known
         return (*self._last, self.now)
 
-    def learn(self, name: str, answer: KeyedAnswer) -> None:
+    def learn(self, name: str, command: Command, answer: KeyedAnswer) -> None:
         """Record the result of a command on a key."""
         key = next(key for key in self.keys if key.name == name)
         if self.random.random() < 0.05:
@@ -96,7 +107,41 @@ class KeyedSource:
             key.generation, key.slots = state.generation, []
         key.state, key.mark = state, Mark(state.ticket, state.due, state.late_total)
         left = [slot for slot in key.slots if slot.ticket not in answer.answer.missed]
-        key.slots = [*left, *answer.answer.taken][-12:]
+        key.slots = [*left, *taken(command, answer)][-12:]
+        if answer.common is not None and answer.common.settings.limits:
+            self._granted(key, answer, answer.common)
+
+    def _granted(self, key: _Key, answer: KeyedAnswer, common: State) -> None:
+        """Remember what may be settled."""
+        first = answer.answer.first
+        begun = () if first is None else range(first.ticket, first.ticket + answer.answer.begun)
+        units = {slot.ticket: slot.units for slot in key.slots}
+        for place in answer.places:
+            if place.ticket in answer.answer.granted or place.ticket in begun:
+                more = tuple([-self.random.randint(0, some) for some in units.get(place.ticket, ())])
+                key.unsettled[place.ticket] = Settled(place.slot.due, common.lag, more)
+        if self.random.random() < 0.02:
+            key.unsettled.clear()
+
+    def _limits(self) -> tuple[Limit, ...]:
+        random, interval = self.random, self.common.interval
+        starts = Limit(random.choice((5, 8)), random.choice((5, 20, 100)) * interval)
+        tokens = Limit(random.choice((10, 1_000)), random.choice((3, 30)) * interval, "tokens")
+        edge = random.choice((None, None, tokens.window // 3))
+        return random.choice(((starts,), (tokens,), (tokens._replace(edge=edge), starts)))
+
+    def _units(self) -> Units:
+        """What a ticket takes of each limit; empty: a start of those that count them."""
+        random, state = self.random, self._common_state
+        limits = (self.common if state is None else state.settings).limits
+        if random.random() < 0.3:
+            return ()
+        return tuple(
+            [
+                1 if limit.unit == STARTS else random.choice((0, 1, limit.most // 3, limit.most))
+                for limit in limits
+            ]
+        )
 
     def _step(self) -> None:
         random, interval = self.random, self.settings.interval
@@ -139,6 +184,12 @@ class KeyedSource:
         if mark is not None and random.random() < 0.03:  # the store lost writes
             mark = mark._replace(ticket=mark.ticket + 3, due=mark.due + 3 * self.common.interval)
         released = key.places[-1:] if random.random() < 0.05 else []
+        units = {slot.ticket: slot.units for slot in key.slots}
+        settled = list[Settled]()
+        if key.unsettled and random.random() < 0.3:
+            ticket = random.choice([*key.unsettled])  # its job began, so it isn't requested again
+            settled = [key.unsettled.pop(ticket)]
+            key.slots = [slot for slot in key.slots if slot.ticket != ticket]
         key.places = [place for place in key.places if place not in released]
         return Common(
             record="common",
@@ -149,7 +200,8 @@ class KeyedSource:
             nonce=self._nonce(),
             mark=random.choice((None, mark, mark, mark)),
             places=tuple(key.places) if random.random() < 0.9 else (),
-            release=tuple(place.slot for place in released),
+            release=tuple(place.slot._replace(units=units.get(place.ticket, ())) for place in released),
+            settled=tuple(settled),
         )
 
     def _on_common(self) -> Command:
@@ -168,6 +220,7 @@ class KeyedSource:
                 Configure(
                     interval=random.choice((interval, interval, 2 * interval, interval // 2 or 1)), **made
                 ),
+                Configure(limits=self._limits(), **made),
                 Advance(take=random.choice((1, 3)), reach=interval, notice=interval // 10, **made),
                 Drop(),
             )
@@ -215,6 +268,7 @@ class KeyedSource:
             slots=slots,
             take=take,
             costs=random.choice(((), (), (), tuple(random.choice((1, 1, 2, 5)) for _ in range(take)))),
+            units=tuple(self._units() for _ in range(random.choice((0, take)))),
             notice=notice,
             reach=random.choice((0, notice, 50_000, 3 * interval)),
             lease=random.choice((interval, 10 * interval)),
@@ -224,3 +278,13 @@ class KeyedSource:
             error=random.choice((0, 0, 0, 0, 30 if state is not None else 0)),
             **made,
         )
+
+
+def taken(command: Command, answer: KeyedAnswer) -> tuple[Slot, ...]:
+    """The new tickets of a key, with what they take of the common limits."""
+    if not isinstance(command, Advance):
+        return answer.answer.taken
+    missed = [slot.units for slot in command.slots if slot.ticket in answer.answer.missed]
+    units = chain(missed, command.units, repeat(()))
+    pairs = zip(answer.answer.taken, units, strict=False)
+    return tuple([slot._replace(units=some) for slot, some in pairs])

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from intervalq import IntervalQueue, rules
 from intervalq._keys.names import token
 from intervalq.errors import UnsupportedOperation
-from intervalq.keyed import apply_keyed
-from intervalq.rules import Drop, Inspect, State
+from intervalq.keyed import Common, apply_keyed
+from intervalq.rules import FOREVER, Advance, Drop, Inspect, Limit, Settings, State
 from intervalq.store import Pairing, Waking, open_store
 from intervalq.testing.keyed import KeyedSource
 
@@ -69,12 +69,44 @@ def test_every_answer_is_that_of_the_rules(portal: BlockingPortal, url: str, see
             for each, record in ((key, f"{name}:{key}"), ("", name)):
                 kept = await store.apply(record, Inspect(), now)
                 assert kept == rules.apply(states[each], Inspect(), now)[1], context
-            source.learn(key, answer)
+            source.learn(key, command, answer)
         for record in (name, *(f"{name}:{key}" for key in "abc")):
             await store.apply(record, Drop())
         await store.aclose()
 
     portal.call(sequence)
+
+
+def test_a_slot_whose_place_has_to_wait_is_not_granted_with_those_before_it(
+    portal: BlockingPortal, url: str
+) -> None:
+    """A limit has room for one of two slots now, and for the other one 64 ms later."""
+    name, now = f"keyed-{secrets.token_hex(6)}", 1_000_000_000_000_000
+    common = Settings(1_000, limits=(Limit(1, 64_000, "tokens"),))
+    known = Common(record=name, settings=common, own_pace=False, weight=2, nonce="common")
+    first = Advance(
+        settings=Settings(1_000, ephemeral=True), nonce="a", take=2, units=((1,), (1,)), notice=50
+    )
+
+    async def twice() -> None:
+        store = open_store(url)
+        assert isinstance(store, Pairing)
+        key = f"{name}:a"
+        made = await store.apply_keyed(key, replace(first, reach=-1), known, now)
+        both = tuple([slot._replace(units=(1,)) for slot in made.answer.taken])
+        again = replace(known, generation="common")
+        asked = Advance(settings=first.settings, generation="a", slots=both, reach=FOREVER)
+        made = await store.apply_keyed(key, asked, again, now)
+        assert made.answer.granted == (1,)
+        assert made.common is not None
+        assert [place.ticket for place in made.places] == [1, 2]
+        waits = made.places[1].slot.due - made.places[0].slot.due
+        assert 64_000 <= waits <= 66_000
+        for record in (name, key):
+            await store.apply(record, Drop())
+        await store.aclose()
+
+    portal.call(twice)
 
 
 async def _one_job(url: str) -> None:

@@ -3,7 +3,7 @@
 --
 -- KEYS[1], KEYS[2]  the record of the key, and the common one
 -- ARGV[3]           what the sender knows of the common record, JSON of Common.to_dict(): its slots are lists
---                   { ticket, due, cost }, and in places the key's ticket comes first
+--                   { ticket, due, cost, units... }, and in places, without units, the key's ticket comes first
 -- Answer            { answer, state, places }: the answer of queues_record.lua about the key, with its record as it is
 --                   stored; the common record in the same form; and lists { the key's ticket, ticket, due, cost }
 
@@ -12,7 +12,7 @@ local NEVER = -1
 
 local function cost_of(slot) return slot[3] or 1 end
 
-local function shares(state) return state.burst == 1 and state.max_running == 0 and not state.limits end
+local function shares(state) return state.burst == 1 and state.max_running == 0 end
 
 -- What follows from the common settings, for a record and for a command.
 local function pace(common, known, state, command)
@@ -43,16 +43,17 @@ local function common_of(command, known, now, answer)
   return record, is_new or opening.healed == 1, true
 end
 
--- Whether keys can be under one rate with a record and its sender's settings.
-local function shares_with(state, settings)
-  return shares(state) and not (settings and (settings[3] ~= 0 or settings[SETTINGS + 1]))
+-- Whether a key can have this record (nil: none) and the settings of its sender.
+local function is_plain(state, settings)
+  if state and (not shares(state) or state.limits) then return false end
+  return not (settings and (settings[3] ~= 0 or settings[SETTINGS + 1]))
 end
 
 -- How far the place of the first listed slot has moved away from that slot.
 local function moved(state, common, command, known)
   if not state or command.attach or common.held_since or state.held_since then return 0 end
   if known.generation ~= common.generation or command.generation ~= state.generation then return 0 end
-  if not shares(common) or not shares_with(state, command.settings) then return 0 end
+  if not shares(common) or not is_plain(state, command.settings) then return 0 end
   for _, slot in ipairs(command.slots) do
     if slot[1] > state.void then
       local place
@@ -79,8 +80,7 @@ end
 local function for_one_turn(state, common, command, known, now)
   local settings = command.settings
   if not state and not settings then return end
-  local plain = state and shares(state) or not state and settings[3] == 0 and not settings[SETTINGS + 1]
-  if common.held_since or not plain or not shares(common) then
+  if common.held_since or not is_plain(state, not state and settings or nil) or not shares(common) then
     command.slots, command.take, command.costs, command.units = {}, 0, {}, nil
     return
   end
@@ -106,7 +106,8 @@ local function for_one_turn(state, common, command, known, now)
     or math.min(command.reach, math.max(0, command.notice - math.min(agreed, step)))
 end
 
--- The places of the first of these slots, as far as they directly follow each other like the slots.
+-- The places of the first of these slots, as far as they directly follow each other like the slots, which have their
+-- units.
 local function known_places(common, known, run)
   local places, found = {}, {}
   if known.generation ~= common.generation then return found end
@@ -115,19 +116,21 @@ local function known_places(common, known, run)
     local place, last = places[slot[1]], found[#found]
     if not place or place[3] ~= cost_of(slot) then break end
     if last and (place[1] ~= last[1] + 1 or place[2] - found[1][2] ~= slot[2] - run[1][2]) then break end
+    for i = 4, #slot do place[i] = slot[i] end
     found[#found + 1] = place
   end
   return found
 end
 
--- The new tickets of an answer, as lists.
+-- The new tickets of an answer, as lists, and how many of them are granted, up to the first gap between them.
 local function taken(answer, step)
-  local slots, due = {}, answer.due
+  local slots, due, granted = {}, answer.due, answer.begun
   for i = 1, answer.count do
+    if answer.dues and answer.dues[i] ~= due then due, granted = answer.dues[i], math.min(granted, i - 1) end
     slots[i] = { answer.first + i - 1, due, answer.costs[i] or 1 }
     due = due + slots[i][3] * step
   end
-  return slots
+  return slots, granted
 end
 
 -- Asks for the places of these slots, or takes places for them that aren't before the instant: the slots, how many
@@ -137,35 +140,54 @@ local function places_of(common, command, known, reach, run, instant, now, repor
   local had = known_places(common, known, run)
   local asking = { generation = common.generation, slots = had, release = {}, take = 0, costs = {}, error = reported,
     notice = command.notice, reach = reach, ahead = command.ahead, lease = command.lease,
-    ['until'] = command['until'], high_water_mark = { common.ticket, common.due, known.mark and known.mark[3] or 0 } }
+    ['until'] = command['until'], high_water_mark = { common.ticket, common.due, known.mark and known.mark[3] or 0 },
+    apart = known.weight }
   local answer = new_answer()
+  if common.limits then common.limits.age(common) end
   if #had > 0 then
     advance(common, asking, answer, now)
     local got, granted = had, #answer.granted
     if answer.granted[1] ~= had[1][1] then
       if answer.missed[1] ~= had[1][1] then return had, 0, 0 end
-      got, granted = taken(answer, common.interval), answer.begun
+      got, granted = taken(answer, common.interval)
     end
     if got[1] and got[1][2] + common.held >= instant then return got, granted, answer.at_once end
     answer = new_answer()
+    if common.limits then common.limits.age(common) end
   end
   asking.slots, asking.take = {}, #run
+  if common.limits then
+    asking.units = {}
+    for i, slot in ipairs(run) do asking.units[i] = { unpack(slot, 4) } end
+  end
   for i, slot in ipairs(run) do asking.costs[i] = cost_of(slot) end
   asking.notice = math.max(command.notice, instant - now + tolerance(common) + credit(common))
   advance(common, asking, answer, now)
-  return taken(answer, common.interval), answer.begun, answer.at_once
+  local got, granted = taken(answer, common.interval)
+  return got, granted, answer.at_once
 end
 
--- The slots that a step granted, one directly behind the other.
-local function granted_of(command, answer, state)
+-- The slots that a step granted, one directly behind the other; if the common queue is limited, with their units.
+local function granted_of(command, answer, state, is_limited)
   local run, granted = {}, {}
   for _, ticket in ipairs(answer.granted) do granted[ticket] = true end
   for _, slot in ipairs(command.slots) do
     if granted[slot[1]] then run[#run + 1] = slot end
   end
   if #run > 0 then return run end
+  if answer.begun == 0 then return run end
   for i, slot in ipairs(taken(answer, state.interval)) do
     if i <= answer.begun then run[i] = slot end
+  end
+  if not is_limited then return run end
+  local missed, units = {}, {}
+  for _, ticket in ipairs(answer.missed) do missed[ticket] = true end
+  for _, slot in ipairs(command.slots) do
+    if missed[slot[1]] then units[#units + 1] = { unpack(slot, 4) } end
+  end
+  for _, each in ipairs(command.units or {}) do units[#units + 1] = each end
+  for i, slot in ipairs(run) do
+    for n, some in ipairs(units[i] or {}) do slot[n + 3] = some end
   end
   return run
 end
@@ -181,7 +203,11 @@ end
 -- Does the step as if the key were alone; what it grants must be granted by the common queue, too.
 local function advanced(own, common, command, known, now)
   local written, answer, places = false, new_answer(), known.places
-  if #known.release > 0 and known.generation == common.generation then
+  if (#known.release > 0 or known.settled) and known.generation == common.generation then
+    if common.limits then
+      common.limits.age(common)
+      common.limits.settle(common, known.settled or {})
+    end
     give_back(common, known.release)
     written = true
   end
@@ -194,7 +220,7 @@ local function advanced(own, common, command, known, now)
   for_one_turn(own.state, common, command, known, now)
   local before = own.state and not own.state.limits and copy(own.state)
   local what = done(own, command, answer, now)
-  local run = what and granted_of(command, answer, own.state) or {}
+  local run = what and granted_of(command, answer, own.state, common.limits) or {}
   if #run == 0 then return what, answer, written, places end
   local instant = run[1][2] + own.state.held
   local got, granted, at_once = places_of(common, command, known, reach, run, instant, now, own.state.error)

@@ -345,8 +345,10 @@ local function new_limits()
         soonest = earliest_of_all(windows, cost, taken, soonest)
         due = math.max(due, soonest)
       end
-      due = earliest_of_all(windows, cost, taken, due)
-      if cost > math.floor((FOREVER - due) / step) then break end
+      local free = earliest_of_all(windows, cost, taken, due)
+      if cost > math.floor((FOREVER - free) / step) then break end
+      if command.apart and i > command.apart and free > due then break end
+      due = free
       for n, window in ipairs(windows) do take(window, of_each(n, cost, taken), due) end
       dues[i], units[i] = due, asked[i]
       due = due + cost * step

@@ -295,8 +295,9 @@ $$;
 -- first that would overflow. The first element is the time at which the first ticket would have had room.
 --   costs: those of the first tickets, in slots; the others cost one slot
 --   taken: the result of `_taken`
+--   apart: how many may lie behind gaps, see `Advance.apart`; null: all
 create or replace function intervalq._fit(
-    r intervalq.queues, costs bigint[], taken bigint[], wanted bigint, due bigint, clock bigint
+    r intervalq.queues, costs bigint[], taken bigint[], wanted bigint, due bigint, clock bigint, apart bigint
 ) returns bigint[]
 language plpgsql immutable
 as $$
@@ -347,12 +348,11 @@ begin
             end loop;
             delayst := greatest(delayst, at);
         end loop;
+        exit when i > apart and delayst > due;
         due := greatest(due, delayst);
+        exit when i > 0 and coalesce(costs[i], 1) > (9007199254740991 - due) / r.interval;
         found := found || case i when 0 then delayst else due end;
         continue when i = 0;
-        if coalesce(costs[i], 1) > (9007199254740991 - due) / r.interval then
-            return found[:i];
-        end if;
         for k in 1 .. kinds loop
             units := taken[(i - 1) * kinds + k];
             continue when units = 0;
@@ -396,7 +396,9 @@ declare
     notice constant bigint := greatest(0, (command ->> 'notice')::bigint - intervalq._tolerance(r));
     due constant bigint := greatest(free, clock + notice - intervalq._credit(r));
     taken constant bigint[] := intervalq._taken(r, costs, units, wanted);
-    found constant bigint[] := intervalq._fit(r, costs, taken, wanted, due, clock);
+    found constant bigint[] := intervalq._fit(
+        r, costs, taken, wanted, due, clock, (command ->> 'apart')::bigint
+    );
     dues constant bigint[] := found[2:];
     reach constant bigint := clock + case (command -> 'high_water_mark' ->> 0)::bigint <> r.ticket
         when true then least((command ->> 'reach')::bigint, (command ->> 'notice')::bigint)

@@ -1,5 +1,5 @@
 -- Keys under one rate: `intervalq/keyed.py`, one step on the records of a key and of its queue.
--- Slots are lists [ticket, due, cost]; a cost of 1 may be left out.
+-- Slots are lists [ticket, due, cost, units...]; a cost of 1 may be left out if no units follow.
 
 -- What a step on both records did.
 drop type if exists intervalq._keyed cascade;
@@ -28,6 +28,12 @@ return coalesce((slot ->> 2)::bigint, 1);
 
 -- intervalq._shares: whether keys can be under one rate with a record's settings.
 create or replace function intervalq._shares(r intervalq.queues) returns boolean
+language sql immutable
+return r.burst = 1 and r.max_running = 0;
+
+
+-- intervalq._is_plain: whether a key can have a record's settings.
+create or replace function intervalq._is_plain(r intervalq.queues) returns boolean
 language sql immutable
 return r.burst = 1 and r.max_running = 0 and r.limits is null;
 
@@ -116,7 +122,7 @@ begin
     if is_new and settings is null then
         return command;
     elsif common.held_since is not null or not intervalq._shares(common)
-        or not is_new and not intervalq._shares(r)
+        or not is_new and not intervalq._is_plain(r)
         or is_new and (settings -> 2 <> '0' or jsonb_array_length(settings) > 5)
     then
         return command - 'units' || '{"slots": [], "take": 0, "costs": []}';
@@ -165,7 +171,7 @@ begin
         or common.held_since is not null or r.held_since is not null
         or known ->> 'generation' is distinct from common.generation
         or command ->> 'generation' is distinct from r.generation
-        or not intervalq._shares(common) or not intervalq._shares(r)
+        or not intervalq._shares(common) or not intervalq._is_plain(r)
         or settings is not null and (settings -> 2 <> '0' or jsonb_array_length(settings) > 5)
     then
         return r;
@@ -189,8 +195,9 @@ $$;
 create or replace function intervalq._new_slots(a intervalq._answer) returns jsonb
 language sql immutable
 return (
-    select coalesce(jsonb_agg(jsonb_build_array(a.first[1] + x.i - 1, a.first[2] + x.behind * (a.state).interval, x.cost)
-        order by x.i), '[]')
+    select coalesce(jsonb_agg(jsonb_build_array(
+            a.first[1] + x.i - 1, coalesce(a.dues[x.i], a.first[2] + x.behind * (a.state).interval), x.cost
+        ) order by x.i), '[]')
     from (
         select i, coalesce(a.costs[i], 1) as cost,
             sum(coalesce(a.costs[i], 1)) over (order by i) - coalesce(a.costs[i], 1) as behind
@@ -199,8 +206,32 @@ return (
 );
 
 
+-- intervalq._in_row: how many of the new tickets of a record with limits are granted, up to the first gap between them.
+create or replace function intervalq._in_row(a intervalq._answer) returns bigint
+language plpgsql immutable
+as $$
+begin
+    for i in 2 .. a.begun loop
+        if a.dues[i] <> a.dues[i - 1] + coalesce(a.costs[i - 1], 1) * (a.state).interval then
+            return i - 1;
+        end if;
+    end loop;
+    return a.begun;
+end
+$$;
+
+
+-- intervalq._with_units: new slots of a key, from the first, with the units that were given for them.
+create or replace function intervalq._with_units(slots jsonb, units jsonb) returns jsonb
+language sql immutable
+return (
+    select jsonb_agg(e.value || coalesce(units -> (e.n - 1)::integer, '[]') order by e.n)
+    from jsonb_array_elements(slots) with ordinality as e (value, n)
+);
+
+
 -- intervalq._known_places: the places of the first of these slots, as far as they directly follow each other
--- like the slots.
+-- like the slots, which have their units.
 create or replace function intervalq._known_places(common intervalq.queues, known jsonb, run jsonb) returns jsonb
 language plpgsql immutable
 as $$
@@ -223,7 +254,7 @@ begin
             or (place ->> 1)::bigint - (places -> 0 ->> 1)::bigint
                 <> (slot ->> 1)::bigint - (run -> 0 ->> 1)::bigint
         );
-        places := places || jsonb_build_array(place);
+        places := places || jsonb_build_array(place || (slot - 0 - 0 - 0));
     end loop;
     return places;
 end
@@ -241,7 +272,7 @@ declare
     asking jsonb := jsonb_build_object(
         'op', 'advance', 'generation', common.generation, 'slots', had, 'release', '[]'::jsonb, 'take', 0,
         'costs', '[]'::jsonb, 'error', command -> 'error', 'notice', command -> 'notice',
-        'lease', command -> 'lease', 'reach', reach,
+        'lease', command -> 'lease', 'reach', reach, 'apart', known -> 'weight',
         'high_water_mark', jsonb_build_array(common.ticket, common.due, coalesce(known -> 'mark' -> 2, '0'))
     );
     a intervalq._answer := intervalq._no_answer(common, now);
@@ -253,12 +284,18 @@ begin
     if command ? 'until' then
         asking := asking || jsonb_build_object('until', command -> 'until');
     end if;
+    if common.limits is not null then
+        a.state := intervalq._age(a.state);
+    end if;
     if had <> '[]' then
         a := intervalq._advance(a, asking, now);
         if a.granted[1] = (had -> 0 ->> 0)::bigint then
             g := row(a.state, had, cardinality(a.granted), a.at_once);
         elsif a.missed[1] = (had -> 0 ->> 0)::bigint then
-            g := row(a.state, intervalq._new_slots(a), a.begun, a.at_once);
+            g := row(
+                a.state, intervalq._new_slots(a),
+                case when common.limits is null then a.begun else intervalq._in_row(a) end, a.at_once
+            );
         else
             return row(a.state, had, 0::bigint, false)::intervalq._got;
         end if;
@@ -266,7 +303,16 @@ begin
             return g;
         end if;
         common := a.state;
+        if common.limits is not null then
+            common := intervalq._age(common);
+        end if;
         a := intervalq._no_answer(common, now);
+    end if;
+    if common.limits is not null then
+        asking := asking || jsonb_build_object('units', (
+            select jsonb_agg(e.value - 0 - 0 - 0 order by e.n)
+            from jsonb_array_elements(run) with ordinality as e (value, n)
+        ));
     end if;
     a := intervalq._advance(a, asking || jsonb_build_object(
         'slots', '[]'::jsonb, 'take', jsonb_array_length(run),
@@ -279,7 +325,45 @@ begin
             instant - now + intervalq._tolerance(common) + intervalq._credit(common)
         )
     ), now);
-    return row(a.state, intervalq._new_slots(a), a.begun, a.at_once)::intervalq._got;
+    return row(
+        a.state, intervalq._new_slots(a),
+        case when common.limits is null then a.begun else intervalq._in_row(a) end, a.at_once
+    )::intervalq._got;
+end
+$$;
+
+
+-- intervalq._told: the common record after what its sender reports: settled units, and slots that won't be used.
+create or replace function intervalq._told(common intervalq.queues, known jsonb) returns intervalq.queues
+language plpgsql immutable
+as $$
+begin
+    if common.limits is not null then
+        common := intervalq._correct(intervalq._age(common), coalesce(known -> 'settled', '[]'));
+    end if;
+    return intervalq._give_back(common, known -> 'release', -9007199254740991);
+end
+$$;
+
+
+-- intervalq._granted: the slots that a step granted, one directly behind the other; if the common queue is limited, with
+-- their units.
+create or replace function intervalq._granted(a intervalq._answer, command jsonb, is_limited boolean) returns jsonb
+language plpgsql immutable
+as $$
+declare
+    run jsonb := intervalq._listed(command -> 'slots', a.granted);
+begin
+    if run <> '[]' or a.begun = 0 then
+        return run;
+    end if;
+    run := jsonb_path_query_array(intervalq._new_slots(a), '$[0 to $last]', jsonb_build_object('last', a.begun - 1));
+    if is_limited then
+        run := intervalq._with_units(run, intervalq._units(
+            intervalq._listed(command -> 'slots', a.missed), command -> 'units', a.begun
+        ));
+    end if;
+    return run;
 end
 $$;
 
@@ -300,11 +384,9 @@ declare
     reach constant jsonb := coalesce(command -> 'ahead', command -> 'reach');
     length bigint;
 begin
-    k.written := known -> 'release' <> '[]' and coalesce(known ->> 'generation' = common.generation, false);
-    k.common := case
-        when k.written then intervalq._give_back(common, known -> 'release', -9007199254740991)
-        else common
-    end;
+    k.written := (known -> 'release' <> '[]' or known ? 'settled')
+        and coalesce(known ->> 'generation' = common.generation, false);
+    k.common := case when k.written then intervalq._told(common, known) else common end;
     k.places := known -> 'places';
     moved := intervalq._moved(r, k.common, command, known);
     if (command -> 'high_water_mark' ->> 2)::bigint = r.late then
@@ -313,10 +395,7 @@ begin
     r := moved;
     command := intervalq._for_one_turn(r, k.common, command, known, now);
     a := intervalq._done(r, queue, command, now);
-    run := intervalq._listed(command -> 'slots', a.granted);
-    if run = '[]' and a.begun > 0 then
-        run := jsonb_path_query_array(intervalq._new_slots(a), '$[0 to $last]', jsonb_build_object('last', a.begun - 1));
-    end if;
+    run := intervalq._granted(a, command, common.limits is not null);
     if run = '[]' or a.refused then
         k.own := a;
         return k;
@@ -349,7 +428,10 @@ begin
     k.common := g.common;
     k.written := true;
     k.places := (
-        select jsonb_agg(jsonb_build_array(s.value -> 0) || (g.slots -> (s.n - 1)::integer) order by s.n)
+        select jsonb_agg(jsonb_build_array(
+            s.value -> 0, g.slots -> (s.n - 1)::integer -> 0, g.slots -> (s.n - 1)::integer -> 1,
+            g.slots -> (s.n - 1)::integer -> 2
+        ) order by s.n)
         from jsonb_array_elements(run) with ordinality as s (value, n)
         where s.n <= jsonb_array_length(g.slots)
     );
