@@ -176,7 +176,7 @@ def refuse_inserts(store: TaskStore, inserts: Sequence[Insert]) -> None:
         UnsupportedOperation: the outcome of one is to be kept, or several of a key are to run at a time.
     """
     if any(insert.keep_for for insert in inserts):
-        check_keeps(store, "nothing was done: omit keep=, or use SQLite")
+        check_keeps(store, "nothing was done: omit keep=, or use another store")
     if any(insert.per_key != 1 for insert in inserts) and not isinstance(store, SharingKeys):
         raise UnsupportedOperation(
             store.url,
@@ -201,7 +201,7 @@ def _keep(ends: Iterable[Delete | Change]) -> bool:
     return any(end.kept is not None and end.kept.keep_for for end in ends)
 
 
-def check_keeps(store: TaskStore, remedy: str = "use SQLite, and insert tasks with keep=") -> None:
+def check_keeps(store: TaskStore, remedy: str = "use another store, and insert tasks with keep=") -> None:
     """Refuse a store that keeps no outcomes, and say what to do instead.
 
     Raises:

@@ -191,7 +191,7 @@ class Workers(Lifecycle):
         seconds = parse.duration(grace, what="grace") / 1e6
         session = self._session()
         if any(job.keep_for for job in self._jobs):
-            check_keeps(session.store, "omit keep= of its workers, or use SQLite")
+            check_keeps(session.store, "omit keep= of its workers, or use another store")
         if self._pools:
             raise InvalidOption("the workers of this handle are already running: create one handle per run")
         self._pools = pools = [WorkerPool(job, session, job.concurrency or many) for job in self._jobs]
