@@ -36,7 +36,7 @@ set local client_min_messages = warning;
 \ir sql/queues_apply.sql
 \ir sql/queues_keyed.sql
 
-insert into intervalq.version (number) values (5)
+insert into intervalq.version (number) values (6)
 on conflict (one) do update set number = excluded.number where version.number <> excluded.number;
 
 commit;
