@@ -216,6 +216,8 @@ def checked_batch(parts: Iterable[Insert], follow_up: Insert) -> list[Insert]:
                 "a task of a batch can't have dedupe_key= or skip=True, or be in another batch: if it were "
                 "left out, nobody would know when the batch has ended"
             )
+    if len({part.id for part in (*members, follow_up)}) <= len(members):
+        raise InvalidOption("two tasks of the batch have the same id, or it has its own follow-up in it")
     if follow_up.key is not None:
         raise InvalidOption("the follow-up of a batch can't have a key=: others of its key would wait for it")
     if len(members) > _MOST_IN_BATCH:

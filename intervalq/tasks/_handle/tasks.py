@@ -189,9 +189,7 @@ class Tasks(Claiming):
         """Insert tasks, and one that is free once all of them have ended; returns the id of that one.
 
         A task has ended when it is done, cancelled or deleted, or goes to a dead-letter queue; not while it
-        moves on to other queues. A dead-letter task that is put back doesn't count again. Several steps of
-        the store insert more than 999 tasks; all of them are made in one transaction where the store has
-        these.
+        moves on to other queues. A dead-letter task that is put back doesn't count again.
 
         Args:
             parts: up to 1,000,000 tasks from `new`, without `dedupe_key` and `skip`: one that is left out
@@ -204,14 +202,13 @@ class Tasks(Claiming):
             StoreError.
         """
         some = _values.checked_batch(parts, follow_up)
-        steps = [some[first : first + MAX_ROWS] for first in range(0, len(some), MAX_ROWS)]
-        if len(steps) == 1 or not isinstance(self._here(), Transactional):
-            for step in steps:
-                await self.modify(*step)
-            return follow_up.id
-        async with self.transaction() as connection:
-            for step in steps:
-                await self.modify(*step, connection=connection)
+        refuse_inserts(self._here(), some)
+        if len(some) > MAX_ROWS and isinstance(self._here(), Transactional):
+            async with self.transaction() as connection:
+                for first in range(0, len(some), MAX_ROWS):
+                    await self.modify(*some[first : first + MAX_ROWS], connection=connection)
+        else:
+            await self._apply(Modify(inserts=tuple(some)))
         self._wake()
         return follow_up.id
 
