@@ -98,7 +98,7 @@ class Observer:
             assert gap >= interval, f"tickets {earlier} and {later} were granted {gap} apart, not {interval}"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_sequence_of_commands_keeps_the_laws(seed: int) -> None:
     """Spacing, counters, holds, clocks that step back, lost answers and lost records are checked together."""

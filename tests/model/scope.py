@@ -94,8 +94,7 @@ def _scopes(*scopes: Scope) -> dict[str, Scope]:
 SCOPES: Final[dict[str, Scope]] = _scopes(
     Scope(
         name="calm",
-        about="3 shards, 4 tickets, one at a time each; answers are late or lost",
-        tickets=4,
+        about="3 shards, 3 tickets, one at a time each; answers are late or lost",
     ),
     Scope(
         name="ahead",

@@ -196,7 +196,7 @@ def test_what_can_not_be_done_is_void_for_all() -> None:
     assert position.state is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_random_logs_come_to_what_the_rules_say(seed: int) -> None:
     """Senders write plain entries with old knowledge; the rest of a cut log leads to the same record."""

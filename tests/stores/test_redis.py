@@ -31,12 +31,16 @@ class TestRedis(StoreSuite):
 
 
 class TestValkey(StoreSuite):
+    steps = 20  # the script is the same as in Redis
+
     @pytest.fixture
     def store_url(self, valkey_url: str) -> str:
         return valkey_url
 
 
 class TestCluster(StoreSuite):
+    steps = 20  # as above
+
     @pytest.fixture
     def store_url(self, redis_cluster_url: str) -> str:
         return redis_cluster_url

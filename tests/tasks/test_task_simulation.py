@@ -12,10 +12,10 @@ from tasks.planted_task_bugs import BUGS, planted
 from tasks.simulated_mixes import MIXES
 from tasks.simulated_workers import Run, simulate
 
-SCHEDULES = int(os.environ.get("INTERVALQ_TEST_TASK_SCHEDULES", "6"))
+SCHEDULES = int(os.environ.get("INTERVALQ_TEST_TASK_SCHEDULES", "4"))
 """Schedules of each mix; as many as each run has time for."""
 
-CHUNK = 3
+CHUNK = 2
 PLANTED = 60
 """A planted bug must be found within this many schedules."""
 
