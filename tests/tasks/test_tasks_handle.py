@@ -19,6 +19,7 @@ import anyio.to_thread
 import pytest
 
 from intervalq.errors import (
+    InboxFull,
     InvalidInterval,
     InvalidOption,
     InvalidTask,
@@ -240,3 +241,11 @@ def test_a_handle_that_is_dropped_is_collected() -> None:
         assert gone() is None
 
     anyio.run(scenario)
+
+
+async def test_an_inbox_is_full_behind_several_that_may_run() -> None:
+    async with Tasks("memory://") as tasks:
+        for number in range(12):
+            await tasks.insert("q", number, key="k", concurrency_per_key=10, inbox=2)
+        with pytest.raises(InboxFull):
+            await tasks.insert("q", 12, key="k", concurrency_per_key=10, inbox=2)

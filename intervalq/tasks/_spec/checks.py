@@ -106,7 +106,7 @@ def _sizes(table: Table, command: Modify, inserts: list[Insert]) -> dict[tuple[s
     limits: dict[tuple[str, str], list[int]] = {}
     for insert in inserts:
         if insert.key is not None and insert.inbox is not None:
-            limits.setdefault((insert.queue, insert.key), []).append(insert.inbox)
+            limits.setdefault((insert.queue, insert.key), []).append(insert.inbox + insert.per_key - 1)
     parts = len(inserts) + len(command.changes) + len(command.deletes)
     return {
         line: _size(table, *line, min(inboxes) - parts, max(inboxes) + parts + 1)
