@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from intervalq.errors import UnknownStore
@@ -67,6 +66,9 @@ def backend(group: str, scheme: str) -> Callable[[str], Any]:
         module = import_module(f"intervalq_stores.{folder}.{_MODULES[group]}")
         found: Callable[[str], Any] = getattr(module, _CLASSES[group][folder])
         return found
+    # It takes a sixth of the time in which intervalq is imported, and only stores of others need it.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
     installed = {point.name: point for point in entry_points(group=group)}
     if scheme in installed:
         found = installed[scheme].load()
