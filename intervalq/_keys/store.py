@@ -62,6 +62,8 @@ class KeyStore:
         self._places: dict[int, Slot] = {}  # the common slots, by the key's tickets
         self._generation: str | None = None  # that of the common record of these slots
         self._heard: State | None = None  # the common record of the last answer
+        self._placed: tuple[str, int, int] | None = None  # changes when the key is set back or uses a place
+        self._late_total = 0  # that of the common record then
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
@@ -72,6 +74,7 @@ class KeyStore:
             made = await store.apply_keyed(queue, of_key(asked), known, now)
             self._learn(made.common, compared=not isinstance(command, Inspect | Drop))
             self._keep(asked, known, made)
+            self._follow(made)
             if not made.answer.refused or made.answer.state is not None or made.common is None:
                 break
             if command.attach:  # otherwise only the limits were changed: the next attempt knows them
@@ -135,13 +138,20 @@ class KeyStore:
     def moved(self, slot: Slot, state: State) -> int:
         """How much later a slot comes than the key's record says: late grants to others moved its place.
 
+        The places of other processes' slots aren't known here, but all places have moved since the key was
+        set back to one of them, or used one. If a slot were requested before those in front of it, it would
+        get a place behind theirs, and they would have to wait for that one.
+
         This leaves out half of the tolerance: a request that is a little early is granted all the same, but
         one that is late costs all keys the time by which it is.
         """
         common, place = self.common, self._places.get(slot.ticket)
-        if common is None or place is None or common.generation != self._generation:
+        if common is None or common.generation != self._generation:
             return 0
-        length = place.due + common.held_total - slot.due - state.held_total
+        if place is None:
+            length = common.late_total - self._late_total
+        else:
+            length = place.due + common.held_total - slot.due - state.held_total
         return max(0, length - common.tolerance // 2)
 
     def free(self, state: State) -> int:
@@ -200,6 +210,13 @@ class KeyStore:
         self._places = {ticket: slot for ticket, slot in self._places.items() if ticket >= first}
         self._places |= places
         self._generation = generation
+
+    def _follow(self, made: KeyedAnswer) -> None:
+        """Note what the late grants of the common record add up to when the key's slots get other times."""
+        state, common = made.answer.state, made.common
+        placed = None if state is None else (state.generation, state.current, state.late_total)
+        if placed != self._placed and common is not None:
+            self._placed, self._late_total = placed, common.late_total
 
     def _learn(self, common: State | None, *, compared: bool = True) -> None:
         self._view.learn(common)
