@@ -8,6 +8,7 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -33,6 +34,8 @@ CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "bac
 CALM_WORKERS: Final = ("calm", "stops", "hands", "chunks", "operators", "chunks-cancelled")
 """Mixes with few faults, in which only the code can make jobs costly or late."""
 ALL: Final = "all mixes"
+EFFECT: Final = "effect"
+"""The name of a report that doesn't judge."""
 WORSE: Final = 1.05
 """The growth of a figure that is noticed: without a change, schedules and figures are the same."""
 WORSE_OF_ALL: Final = 1.15
@@ -152,8 +155,9 @@ def schedules_of(module: str, rounds: int) -> list[Schedule]:
 def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, tell: Tell) -> None:
     """Report who examines a mutant, and then what noticed it, if anything did."""
     plant(module, number)
+    runs: dict[Schedule, Any] = {}
     judges: tuple[tuple[str, Callable[[], str | None]], ...] = (
-        ("simulation", lambda: by_simulation(module, schedules, reach)),
+        ("simulation", lambda: by_simulation(module, schedules, reach, runs)),
         ("model", lambda: by_model(module)),
     )
     for name, judge in judges:
@@ -161,6 +165,7 @@ def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, t
         if (what := _noticed(judge)) is not None:
             tell((name, what))
             return
+    tell((EFFECT, effect_of(runs, reach)))
 
 
 def one_by_tests(module: str, number: int, tell: Tell) -> None:
@@ -180,15 +185,18 @@ def _noticed(judge: Callable[[], str | None]) -> str | None:
     return None if what is None else what[:100]
 
 
-def by_simulation(module: str, schedules: Sequence[Schedule], reach: Reach) -> str | None:
+def by_simulation(
+    module: str, schedules: Sequence[Schedule], reach: Reach, runs: dict[Schedule, Any]
+) -> str | None:
     """The first promise that is broken in these schedules, or the figure that gets worse; None: none.
 
     Args:
         module: decides which simulation.
         schedules: in this order.
         reach: the results of the unchanged code.
+        runs: receives the results of the mutant.
     """
-    simulate, runs = simulator(module), {}
+    simulate = simulator(module)
     for mix, seed in schedules:
         limit(LONGEST)
         run = runs[mix, seed] = simulate(mix, seed)
@@ -201,6 +209,27 @@ def by_simulation(module: str, schedules: Sequence[Schedule], reach: Reach) -> s
             if now[mix][what] > figure * (WORSE_OF_ALL if mix == ALL else WORSE):
                 return f"{mix}: {now[mix][what]:.3g} {what}, not {figure:.3g}"
     return None
+
+
+def effect_of(runs: dict[Schedule, Any], reach: Reach) -> str:
+    """What a mutant that nobody noticed changes: in how many schedules, and by how much the figures."""
+    before = {each: pickle.loads(reach.runs[each]) for each in runs}
+    pairs = [(_numbers(before[each]), _numbers(run)) for each, run in runs.items()]
+    other = sum(old != new for old, new in pairs)
+    if not other:
+        return "changes nothing"
+    changes = []
+    for name in pairs[0][0]:
+        old, new = (sum(pair[place][name] for pair in pairs) for place in (0, 1))
+        if old != new:
+            changes.append(f"{name} {(new - old) / old:+.2%}" if old else f"{name} 0 -> {new}")
+    return f"changes {other} schedules: {', '.join(changes)}"
+
+
+def _numbers(run: Any) -> dict[str, float]:
+    return {
+        each.name: value for each in fields(run) if isinstance(value := getattr(run, each.name), int | float)
+    }
 
 
 def sharp() -> list[Schedule]:
