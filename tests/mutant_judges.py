@@ -1,10 +1,11 @@
-"""Who may notice a mutant: the simulation, the model, and the tests that run in virtual time."""
+"""Who may notice a mutant: simulations of shards, workers and keys, the model, and tests in virtual time."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import io
+import logging
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -23,6 +24,8 @@ FIGURES: Final = 8
 """The number of schedules of a mix from which its figures are computed."""
 FIGURES_OF_ALL: Final = 100
 """The same for the figures of all mixes."""
+KEYED: Final = 32
+"""How many schedules of keys under one rate a mutant meets, without and with common limits."""
 LONGEST: Final = 10
 """Seconds of processor time for a schedule; the longest takes one."""
 MODEL: Final = 240
@@ -115,7 +118,8 @@ def judges_of(module: str) -> str:
     if ".tasks." in module:
         simulation = sorted((TESTS / "tasks").glob("[fs]*.py"))
     model = sorted((TESTS / "model").glob("*.py")) if module == "intervalq.rules" else []
-    return digest_of(*simulation, *model, *tests_of(module))
+    keys = [] if ".tasks." in module else [TESTS / "keyed_schedules.py"]
+    return digest_of(*simulation, *keys, *model, *tests_of(module))
 
 
 def kind_of(module: str) -> str:
@@ -158,6 +162,7 @@ def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, t
     runs: dict[Schedule, Any] = {}
     judges: tuple[tuple[str, Callable[[], str | None]], ...] = (
         ("simulation", lambda: by_simulation(module, schedules, reach, runs)),
+        ("keys", lambda: by_keys(module)),
         ("model", lambda: by_model(module)),
     )
     for name, judge in judges:
@@ -283,6 +288,21 @@ def _of_tasks(runs: list[Any]) -> dict[str, float]:
         "runs a task": sum(run.runs for run in runs) / tasks,
         "seconds until a task begins": sum(run.waited for run in runs) / tasks,
     }
+
+
+def by_keys(module: str) -> str | None:
+    """The first promise that is broken in schedules of keys under one rate; None: none, or not a shard's."""
+    if kind_of(module) != TYPICAL[0]:
+        return None
+    from keyed_schedules import verdict
+
+    logging.getLogger("intervalq").disabled = True
+    for seed in range(KEYED):
+        for limited in (False, True):
+            limit(LONGEST)
+            if broken := verdict(seed, limited=limited):
+                return f"{seed}{' limited' * limited}: {broken[0]}"
+    return None
 
 
 def by_model(module: str) -> str | None:

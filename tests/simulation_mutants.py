@@ -7,10 +7,10 @@
 First all schedules are run unchanged, with probes: the sharp ones, which once found a bug, and some rounds of
 each mix. A mutant then meets those that execute its line, in that order, until one breaks a promise. It also
 counts as found if it makes jobs or tasks costlier or later in mixes with few faults, or if clearly more slots
-are granted late or given up in all mixes together. Mutants of the rules meet the model next, and with
-`--tests` the survivors meet the tests of their module that run in virtual time. The log says who found it. A
-mutant that never ends, by its processor time, counts as found. Of a survivor, the log says what it changes.
-Those that change nothing visible, or only a cost, are listed with the reason in `simulation_mutants.txt`.
+are granted late or given up in all mixes together. Survivors meet schedules of keys under one rate, those of
+the rules the model, and with `--tests` the tests of their module that run in virtual time. The log says who
+found it, and what a survivor changes. A mutant that never ends, by its processor time, counts as found. Those
+that change nothing visible, or only a cost, are listed with the reason in `simulation_mutants.txt`.
 
 The order in which mutants are tried depends only on their places.
 """
@@ -184,7 +184,7 @@ def report(log: Path) -> None:
             continue
         tried_of[module] += 1
         found[module] += bool(line["found"])
-        simulated[module] += line["by"] in {"simulation", "model"}
+        simulated[module] += line["by"] in {"simulation", "keys", "model"}
         if not line["found"]:
             effect = f"; {line['effect']}" if line.get("effect") else ""
             sys.stdout.write(f"{module}:{line['what']} ({line.get('reach', '?')} schedules{effect})\n")
