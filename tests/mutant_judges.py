@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -159,10 +160,11 @@ def schedules_of(module: str, rounds: int) -> list[Schedule]:
 def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, tell: Tell) -> None:
     """Report who examines a mutant, and then what noticed it, if anything did."""
     plant(module, number)
+    logging.getLogger("intervalq").disabled = True
     runs: dict[Schedule, Any] = {}
     judges: tuple[tuple[str, Callable[[], str | None]], ...] = (
         ("simulation", lambda: by_simulation(module, schedules, reach, runs)),
-        ("keys", lambda: by_keys(module)),
+        ("keys", lambda: by_keys(module, reach)),
         ("model", lambda: by_model(module)),
     )
     for name, judge in judges:
@@ -290,19 +292,40 @@ def _of_tasks(runs: list[Any]) -> dict[str, float]:
     }
 
 
-def by_keys(module: str) -> str | None:
-    """The first promise that is broken in schedules of keys under one rate; None: none, or not a shard's."""
+def by_keys(module: str, reach: Reach) -> str | None:
+    """The first promise that schedules of keys under one rate break, or what they use less of; None: nothing.
+
+    The simulation of workers has no keys.
+    """
     if kind_of(module) != TYPICAL[0]:
         return None
     from keyed_schedules import verdict
 
-    logging.getLogger("intervalq").disabled = True
     for seed in range(KEYED):
         for limited in (False, True):
             limit(LONGEST)
             if broken := verdict(seed, limited=limited):
                 return f"{seed}{' limited' * limited}: {broken[0]}"
+    for now, before in zip(keyed_figures(), reach.keyed, strict=True):
+        for what, is_now, was in zip(("starts of keys", "us between two"), now, before, strict=True):
+            if is_now * WORSE < was:
+                return f"{is_now} {what}, not {was}"
     return None
+
+
+def keyed_figures() -> list[tuple[int, int]]:
+    """How many jobs of keys begin where timers wake late, and how near to each other, in microseconds."""
+    from test_keyed_late import starts
+
+    limit(4 * LONGEST)
+    runs = (
+        partial(starts, 300, 40, 4),
+        partial(starts, 300, 300, 1, polls=True),
+        partial(starts, 300, 300, 1, polls=True, delay=0.002, each=1),
+        partial(starts, 1_000, 60, 4, polls=True, delay=0.0002),
+        partial(starts, 1_000, 700, 4, polls=True, delay=0.002, each=1),
+    )
+    return [(len(log.starts), log.spacing()) for log in [run() for run in runs]]
 
 
 def by_model(module: str) -> str | None:

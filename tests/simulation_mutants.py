@@ -40,6 +40,7 @@ from mutant_judges import (
     TYPICAL,
     digest_of_code,
     judges_of,
+    keyed_figures,
     kind_of,
     one,
     one_by_tests,
@@ -213,6 +214,9 @@ def begun(modules: Sequence[str], rounds: int, processes: int, mixes: Sequence[s
             ((_, (schedules,), _),) = forked(listed, 1)
             schedules = [each for each in schedules if not mixes or each[0] in mixes]
             given[kind] = reach(schedules, own, partial(simulator, kind), processes)
+    if TYPICAL[0] in given:
+        ((_, (figures,), _),) = forked([("", lambda tell: tell(keyed_figures()))], 1)
+        given[TYPICAL[0]].keyed = figures
     return given
 
 
