@@ -184,6 +184,8 @@ class Schedule:
         began = False
         tokens = self.tokens.choice((0, 1, 10, 40, 100)) if self.limits else 0
         took = self.tokens.choice((tokens, tokens // 2))
+        if self.lines[number].again:
+            took = tokens  # a refund counts twice if its request is delivered twice, see docs/promises.md
         units = {"starts": cost, "tokens": tokens}
         try:
             while not began:
