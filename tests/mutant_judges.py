@@ -1,13 +1,16 @@
-"""Who may notice a mutant: the simulation, the model, and the tests that run in virtual time."""
+"""Who may notice a mutant: simulations of shards, workers and keys, the model, and tests in virtual time."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import io
+import logging
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +25,8 @@ FIGURES: Final = 8
 """The number of schedules of a mix from which its figures are computed."""
 FIGURES_OF_ALL: Final = 100
 """The same for the figures of all mixes."""
+KEYED: Final = 32
+"""How many schedules of keys under one rate a mutant meets, without and with common limits."""
 LONGEST: Final = 10
 """Seconds of processor time for a schedule; the longest takes one."""
 MODEL: Final = 240
@@ -33,6 +38,8 @@ CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "bac
 CALM_WORKERS: Final = ("calm", "stops", "hands", "chunks", "operators", "chunks-cancelled")
 """Mixes with few faults, in which only the code can make jobs costly or late."""
 ALL: Final = "all mixes"
+EFFECT: Final = "effect"
+"""The name of a report that doesn't judge."""
 WORSE: Final = 1.05
 """The growth of a figure that is noticed: without a change, schedules and figures are the same."""
 WORSE_OF_ALL: Final = 1.15
@@ -112,7 +119,8 @@ def judges_of(module: str) -> str:
     if ".tasks." in module:
         simulation = sorted((TESTS / "tasks").glob("[fs]*.py"))
     model = sorted((TESTS / "model").glob("*.py")) if module == "intervalq.rules" else []
-    return digest_of(*simulation, *model, *tests_of(module))
+    keys = [] if ".tasks." in module else [TESTS / "keyed_schedules.py"]
+    return digest_of(*simulation, *keys, *model, *tests_of(module))
 
 
 def kind_of(module: str) -> str:
@@ -152,8 +160,11 @@ def schedules_of(module: str, rounds: int) -> list[Schedule]:
 def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, tell: Tell) -> None:
     """Report who examines a mutant, and then what noticed it, if anything did."""
     plant(module, number)
+    logging.getLogger("intervalq").disabled = True
+    runs: dict[Schedule, Any] = {}
     judges: tuple[tuple[str, Callable[[], str | None]], ...] = (
-        ("simulation", lambda: by_simulation(module, schedules, reach)),
+        ("simulation", lambda: by_simulation(module, schedules, reach, runs)),
+        ("keys", lambda: by_keys(module, reach)),
         ("model", lambda: by_model(module)),
     )
     for name, judge in judges:
@@ -161,6 +172,7 @@ def one(module: str, number: int, schedules: Sequence[Schedule], reach: Reach, t
         if (what := _noticed(judge)) is not None:
             tell((name, what))
             return
+    tell((EFFECT, effect_of(runs, reach)))
 
 
 def one_by_tests(module: str, number: int, tell: Tell) -> None:
@@ -180,15 +192,18 @@ def _noticed(judge: Callable[[], str | None]) -> str | None:
     return None if what is None else what[:100]
 
 
-def by_simulation(module: str, schedules: Sequence[Schedule], reach: Reach) -> str | None:
+def by_simulation(
+    module: str, schedules: Sequence[Schedule], reach: Reach, runs: dict[Schedule, Any]
+) -> str | None:
     """The first promise that is broken in these schedules, or the figure that gets worse; None: none.
 
     Args:
         module: decides which simulation.
         schedules: in this order.
         reach: the results of the unchanged code.
+        runs: receives the results of the mutant.
     """
-    simulate, runs = simulator(module), {}
+    simulate = simulator(module)
     for mix, seed in schedules:
         limit(LONGEST)
         run = runs[mix, seed] = simulate(mix, seed)
@@ -201,6 +216,27 @@ def by_simulation(module: str, schedules: Sequence[Schedule], reach: Reach) -> s
             if now[mix][what] > figure * (WORSE_OF_ALL if mix == ALL else WORSE):
                 return f"{mix}: {now[mix][what]:.3g} {what}, not {figure:.3g}"
     return None
+
+
+def effect_of(runs: dict[Schedule, Any], reach: Reach) -> str:
+    """What a mutant that nobody noticed changes: in how many schedules, and by how much the figures."""
+    before = {each: pickle.loads(reach.runs[each]) for each in runs}
+    pairs = [(_numbers(before[each]), _numbers(run)) for each, run in runs.items()]
+    other = sum(old != new for old, new in pairs)
+    if not other:
+        return "changes nothing"
+    changes = []
+    for name in pairs[0][0]:
+        old, new = (sum(pair[place][name] for pair in pairs) for place in (0, 1))
+        if old != new:
+            changes.append(f"{name} {(new - old) / old:+.2%}" if old else f"{name} 0 -> {new}")
+    return f"changes {other} schedules: {', '.join(changes)}"
+
+
+def _numbers(run: Any) -> dict[str, float]:
+    return {
+        each.name: value for each in fields(run) if isinstance(value := getattr(run, each.name), int | float)
+    }
 
 
 def sharp() -> list[Schedule]:
@@ -254,6 +290,42 @@ def _of_tasks(runs: list[Any]) -> dict[str, float]:
         "runs a task": sum(run.runs for run in runs) / tasks,
         "seconds until a task begins": sum(run.waited for run in runs) / tasks,
     }
+
+
+def by_keys(module: str, reach: Reach) -> str | None:
+    """The first promise that schedules of keys under one rate break, or what they use less of; None: nothing.
+
+    The simulation of workers has no keys.
+    """
+    if kind_of(module) != TYPICAL[0]:
+        return None
+    from keyed_schedules import verdict
+
+    for seed in range(KEYED):
+        for limited in (False, True):
+            limit(LONGEST)
+            if broken := verdict(seed, limited=limited):
+                return f"{seed}{' limited' * limited}: {broken[0]}"
+    for now, before in zip(keyed_figures(), reach.keyed, strict=True):
+        for what, is_now, was in zip(("starts of keys", "us between two"), now, before, strict=True):
+            if is_now * WORSE < was:
+                return f"{is_now} {what}, not {was}"
+    return None
+
+
+def keyed_figures() -> list[tuple[int, int]]:
+    """How many jobs of keys begin where timers wake late, and how near to each other, in microseconds."""
+    from test_keyed_late import starts
+
+    limit(4 * LONGEST)
+    runs = (
+        partial(starts, 300, 40, 4),
+        partial(starts, 300, 300, 1, polls=True),
+        partial(starts, 300, 300, 1, polls=True, delay=0.002, each=1),
+        partial(starts, 1_000, 60, 4, polls=True, delay=0.0002),
+        partial(starts, 1_000, 700, 4, polls=True, delay=0.002, each=1),
+    )
+    return [(len(log.starts), log.spacing()) for log in [run() for run in runs]]
 
 
 def by_model(module: str) -> str | None:

@@ -7,10 +7,10 @@
 First all schedules are run unchanged, with probes: the sharp ones, which once found a bug, and some rounds of
 each mix. A mutant then meets those that execute its line, in that order, until one breaks a promise. It also
 counts as found if it makes jobs or tasks costlier or later in mixes with few faults, or if clearly more slots
-are granted late or given up in all mixes together. Mutants of the rules meet the model next, and with
-`--tests` the survivors meet the tests of their module that run in virtual time. The log says who found it. A
-mutant that never ends, by its processor time, counts as found. Those that change nothing visible, or only a
-cost, are listed with the reason in `simulation_mutants.txt`.
+are granted late or given up in all mixes together. Survivors meet schedules of keys under one rate, those of
+the rules the model, and with `--tests` the tests of their module that run in virtual time. The log says who
+found it, and what a survivor changes. A mutant that never ends, by its processor time, counts as found. Those
+that change nothing visible, or only a cost, are listed with the reason in `simulation_mutants.txt`.
 
 The order in which mutants are tried depends only on their places.
 """
@@ -30,15 +30,17 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mutant_judges import (
+    EFFECT,
     TYPICAL,
     digest_of_code,
     judges_of,
+    keyed_figures,
     kind_of,
     one,
     one_by_tests,
@@ -69,6 +71,8 @@ WORKER: Final = (
     "tasks._session.begun",
     "tasks._session.alone",
 )
+Verdict: TypeAlias = dict[str, str]
+"""`by` and `found`, both empty if nobody noticed the mutant; `effect` then says what it changes."""
 MODULES: Final = tuple(f"intervalq.{name}" for name in (*RULES, *SHARD, *WORKER))
 
 
@@ -181,9 +185,10 @@ def report(log: Path) -> None:
             continue
         tried_of[module] += 1
         found[module] += bool(line["found"])
-        simulated[module] += line["by"] in {"simulation", "model"}
+        simulated[module] += line["by"] in {"simulation", "keys", "model"}
         if not line["found"]:
-            sys.stdout.write(f"{module}:{line['what']} ({line.get('reach', '?')} schedules)\n")
+            effect = f"; {line['effect']}" if line.get("effect") else ""
+            sys.stdout.write(f"{module}:{line['what']} ({line.get('reach', '?')} schedules{effect})\n")
     head = "simulation and model", "with tests"
     sys.stdout.write(f"{'module':32} {'tried':>6} {'of':>6}  {head[0]:>22}  {head[1]:>16}\n")
     for module in (*MODULES, "all"):
@@ -209,6 +214,9 @@ def begun(modules: Sequence[str], rounds: int, processes: int, mixes: Sequence[s
             ((_, (schedules,), _),) = forked(listed, 1)
             schedules = [each for each in schedules if not mixes or each[0] in mixes]
             given[kind] = reach(schedules, own, partial(simulator, kind), processes)
+    if TYPICAL[0] in given:
+        ((_, (figures,), _),) = forked([("", lambda tell: tell(keyed_figures()))], 1)
+        given[TYPICAL[0]].keyed = figures
     return given
 
 
@@ -240,23 +248,25 @@ def meetings(mutants: Iterable[tuple[str, int, str]], reaches: dict[str, Reach],
         yield Try(module, number, what, tuple(own.of(module, line)[:most]), own)
 
 
-def tried(tries: Iterator[Try], processes: int, *, tests: bool) -> Iterator[tuple[Try, str, str]]:
-    """Who found each mutant, and what; both are empty if nobody did."""
-    left: list[Try] = []
+def tried(tries: Iterator[Try], processes: int, *, tests: bool) -> Iterator[tuple[Try, Verdict]]:
+    """What became of each mutant."""
+    left: list[tuple[Try, Verdict]] = []
     for key, told, code in forked(((each, each.judged) for each in tries), processes):
-        by, found = _verdict(told, code)
-        if tests and not found:
-            left.append(key)
-        yield key, by, found
-    for key, told, code in forked(((each, each.tested) for each in left), processes):
-        yield key, *_verdict(told, code)
+        verdict = _verdict(told, code)
+        if tests and not verdict["found"]:
+            left.append((key, verdict))
+        yield key, verdict
+    for (key, before), told, code in forked(((each, each[0].tested) for each in left), processes):
+        yield key, before | _verdict(told, code)
 
 
-def _verdict(told: list[tuple[str, str | None]], code: int) -> tuple[str, str]:
+def _verdict(told: list[tuple[str, str | None]], code: int) -> Verdict:
     by, found = told[-1] if told else ("simulation", None)
+    if by == EFFECT:
+        return {"by": "", "found": "", "effect": found or ""}
     if code and not found:
         found = "never ends" if code < 0 else f"ends its process: {code}"
-    return (by, found) if found else ("", "")
+    return {"by": by, "found": found} if found else {"by": "", "found": ""}
 
 
 def main() -> int:
@@ -293,13 +303,13 @@ def main() -> int:
             some = todo(wanted.log, wanted.most, survivors=wanted.survivors, modules=modules)
         some = takewhile(lambda _: time.monotonic() < over, some)
         tries = meetings(some, reaches, wanted.most)
-        for each, by, found in tried(tries, wanted.processes, tests=wanted.tests):
+        for each, verdict in tried(tries, wanted.processes, tests=wanted.tests):
             place = places(each.module)[each.number]
             line = {
                 "module": each.module, "function": place.function, "digest": place.digest,
-                "number": place.number, "what": place.what, "found": found, "by": by, "rounds": wanted.most,
+                "number": place.number, "what": place.what, "rounds": wanted.most,
                 "reach": len(each.schedules), "judges": judges_of(each.module),
-            }  # fmt: skip
+            } | verdict  # fmt: skip
             with wanted.log.open("a") as log:
                 log.write(json.dumps(line) + "\n")
     report(wanted.log)

@@ -64,15 +64,34 @@ class PolledClock(LoopClock):
         return super().now()
 
 
-def starts(rate: int, keys: int, processes: int, seconds: float = 0.7, *, polls: bool = False) -> Log:
-    """Start jobs of keys that wait all the time, each key in one of the processes."""
+def starts(
+    rate: int,
+    keys: int,
+    processes: int,
+    seconds: float = 0.7,
+    *,
+    polls: bool = False,
+    delay: float = 0.0,
+    each: int | None = None,
+) -> Log:
+    """Start jobs of keys, each key in one of the processes.
+
+    Args:
+        rate: starts a second, of all keys.
+        keys: how many there are.
+        processes: how many there are.
+        seconds: how long they run.
+        polls: whether processes look at the clock while they wait for a slot.
+        delay: of each message to the store and back, in seconds, at most.
+        each: how many jobs a key has; None: so many that some wait all the time.
+    """
 
     async def main(store: FarPairs, log: Log) -> None:
         queues = [handle(store, rate=rate, each="shared") for _ in range(processes)]
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as group:
                 for key in range(keys):
-                    count = 2 + round(2 * rate * seconds / keys)
+                    count = each or 2 + round(2 * rate * seconds / keys)
                     group.start_soon(jobs, queues[key % processes], f"k{key}", count, log)
 
     with (
@@ -80,7 +99,7 @@ def starts(rate: int, keys: int, processes: int, seconds: float = 0.7, *, polls:
         mock.patch.object(virtual, "LoopClock", PolledClock if polls else LoopClock),
         mock.patch.object(dispatcher, "run_soon"),
     ):
-        return run(main, delay=0.0)
+        return run(main, delay=delay)
 
 
 @pytest.mark.parametrize(("keys", "processes"), [(40, 4), (300, 1)])

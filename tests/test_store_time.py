@@ -266,6 +266,8 @@ def test_no_slot_comes_while_the_queue_is_held() -> None:
 
 def test_the_reaction_doubles_with_each_answer_that_was_used_too_late_and_comes_down_with_jobs() -> None:
     time = time_of(2)
+    time.took(100, 100)
+    time.lateness.add(0)
     lead = time.lead()
     seen = []
     for _ in range(20):

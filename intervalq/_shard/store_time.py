@@ -216,10 +216,10 @@ class StoreTime:
         event loop.
         """
         slow, way, late = self.trips.slow(), self.ways.slow(), self.lateness.slow()
-        busy = self.reaction - REACTION
         if slow is None or way is None:
-            return _FIRST_LEAD + min(_MAX_LATE, busy)
-        busy += 2 * (slow - way)  # nor are answers that were processed late a reason to ask long before
+            return _FIRST_LEAD
+        # Answers that were processed late are no reason to ask long before a slot, either.
+        busy = self.reaction - REACTION + 2 * (slow - way)
         return 2 * way + min(_MAX_LATE, (_LATENESS if late is None else late) + busy)
 
     def together(self, state: State | None) -> int:
