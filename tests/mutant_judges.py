@@ -235,6 +235,7 @@ def figures_of(module: str, runs: dict[Schedule, Any]) -> Figures:
             slots = 1 / tally.rate if tally.rate > HALF else 0.0
             figures[mix] = {
                 "questions a job": tally.calls_a_job,
+                "steps of event loops a job": tally.steps_a_job,
                 "slots for one that is used": slots,
                 "seconds until a job begins": tally.wait,
             }
@@ -251,6 +252,7 @@ def _of_tasks(runs: list[Any]) -> dict[str, float]:
     tasks = sum(run.tasks for run in runs)
     return {
         "calls a task": sum(run.calls for run in runs) / tasks,
+        "steps of event loops a task": sum(run.steps for run in runs) / tasks,
         "runs a task": sum(run.runs for run in runs) / tasks,
         "seconds until a task begins": sum(run.waited for run in runs) / tasks,
     }

@@ -37,6 +37,8 @@ class Run:
     late: int
     """How many slots were granted late."""
     calls: int
+    steps: int
+    """How many steps of event loops all processes took."""
     seconds: float
     """True time at the end."""
 
@@ -92,5 +94,6 @@ def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
         given_up=sum(actor.shard.given_up for actor in world.actors if actor.shard is not None),
         late=seen.late,
         calls=seen.calls,
+        steps=world.steps,
         seconds=world.ended,
     )

@@ -66,6 +66,7 @@ class World:
         self.busy = 0  # the sum of `busy` of all actors
         self.idle: asyncio.Future[None] = loop.create_future()
         self.ended = 0.0
+        self.steps = 0  # of all processes
 
     # --- what is planned ----------------------------------------------------------------------------
 
@@ -218,6 +219,7 @@ class World:
         self.ended = self.loop.time()
         if not self.seen.violations:
             await self._rest()
+        self.steps = sum(actor.process.steps for actor in self.actors)
         self._reports()
         judge(self.seen, self.plan)
         self.users.over = True
