@@ -140,7 +140,7 @@ def test_no_job_is_dear_or_late_when_nothing_goes_wrong(
     steps: int,
     schedules: dict[str, list[Future[Tally]]],
 ) -> None:
-    """The cost of a job: questions to the store, slots that stay empty while it waits, time, steps of event loops."""
+    """The cost of a job: questions to the store, slots that stay empty while it waits, time, and steps."""
     tally = Tally(mix)
     for part in schedules[mix]:
         tally.merge(part.result())

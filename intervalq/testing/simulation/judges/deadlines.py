@@ -63,6 +63,9 @@ def refusals(seen: Observer, plan: Plan) -> Findings:
                 yield at, f"{_named(job)} was refused at {at:.6f}, and no record was there"
             continue
         latest = max(outlook.begins for outlook in outlooks)
+        state = lines.heard(job.process, at)[1]
+        if state is not None and state.held_since is not None:
+            latest += 2 * _slowest(seen, job.process)  # the end of the hold is heard of first
         is_early = at < until - GRAIN - within * _DRIFT
         if is_early and latest <= until - within * _DRIFT - 2 * GRAIN:
             yield at, f"{_named(job)} was refused at {at:.6f}, a slot came at {latest:.6f}, by {until:.6f}"
@@ -164,10 +167,11 @@ def in_vain(seen: Observer, plan: Plan) -> Findings:
             if since < (grant.heard or 0.0) and since < grant.slot < end:
                 yield refusal.at, f"{_named(job)} was refused, and had ticket {slot[1]} in time"
         began = [start for start in seen.starts if start.at < end]
-        last = max(
-            (start.at + grant.cost * plan.interval for start in began for grant in start.grants[-1:]),
-            default=0.0,
-        )
+        ended = [start.at + grant.cost * plan.interval for start in began for grant in start.grants[-1:]]
+        if is_heavy:  # slots may have been too cheap for the jobs that waited
+            slots = [grants[-1] for grants in seen.grants.values() if grants[-1].slot < end]
+            ended += [grant.slot + grant.cost * plan.interval for grant in slots]
+        last = max(ended, default=0.0)
         if max(begin, last) + 2 * plan.interval < end and not seen.limited:
             yield refusal.at, f"{_named(job)} was refused, and nothing began since {last:.6f}"
 
