@@ -291,7 +291,6 @@ class Connection:
             self.mark = None
             self._owner.record_lost()
             return
-        self._gone = None
         if before is not None and not is_same:
             self._owner.record_lost()
         if answer.healed:

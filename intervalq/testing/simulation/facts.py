@@ -115,6 +115,17 @@ class Warned:
     text: str
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class Account:
+    """What a handle says at the end of what it did, as `inspect()` shows it."""
+
+    at: float
+    begun: int
+    given_up: int
+    late: int
+    calls: int
+
+
 @dataclass(slots=True)
 class Violation:
     """A promise that was broken."""
@@ -190,6 +201,8 @@ class Facts:
     """Jobs that ended with `SlotTimeout`."""
     warnings: list[Warned] = field(default_factory=list)
     quotes: list[Refusal] = field(default_factory=list)
+    accounts: dict[Process, Account] = field(default_factory=dict)
+    """Those of live processes."""
     known: dict[Process, tuple[float, State]] = field(default_factory=dict)
     """When each process last got an answer about its slots, and the record in it."""
     questions: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -224,6 +237,8 @@ class Facts:
     """Losses at which the store fell back to an older copy that had the record."""
     died: dict[Process, float] = field(default_factory=dict)
     closed: dict[Process, float] = field(default_factory=dict)
+    shut: dict[Process, float] = field(default_factory=dict)
+    """When the closing of a handle returned."""
     drains: dict[Process, bool] = field(default_factory=dict)
     """For each closed handle: whether it was to start the jobs that waited."""
     exited: dict[Process, float] = field(default_factory=dict)

@@ -141,6 +141,8 @@ class Observer(Facts):
     def sent(self, process: Process, command: Command, *, lost: bool) -> None:
         """A process sent a command."""
         self.calls += 1
+        if process in self.shut and isinstance(command, Advance):
+            self.violated(f"{process.name} has closed its handle, and asks {command}")
         if process not in self.known:
             self._unaware.append(command)
         self.asked[process] = self.time()
@@ -228,6 +230,8 @@ class Observer(Facts):
                 if getattr(after, counter) < getattr(before, counter):
                     self.violated(f"{counter} went back from {getattr(before, counter)}")
         if before is None and after is not None:
+            if process.name == "operator":
+                self.violated("a handle without settings created a record")
             knew = not after.settings.ephemeral and not any(command is other for other in self._unaware)
             if knew and answer.first is not None and answer.first.due < answer.now + after.settings.interval:
                 self.violated(f"{process.name} knew of a record, and created one without a quiet interval")

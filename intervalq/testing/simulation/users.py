@@ -47,7 +47,7 @@ class Actor:
         self.begins: Grant | None = None  # the grant that was accepted last
         self.busy = 0  # calls of users that have not returned
 
-    def open(self) -> Shard:
+    def open(self, seen: Observer) -> Shard:
         """The handle's shard, opened in the process's context; grants that jobs accept are recorded."""
         if self.shard is None:
             self.shard = shard = self.queue._shard()
@@ -63,6 +63,14 @@ class Actor:
                 self.begins = grant or self.begins
                 return grant
 
+            failed = shard._fail
+
+            def noting_error(error: Exception) -> None:
+                if not isinstance(error, IntervalqError):
+                    seen.violated(f"{self.process.name} fails with {error!r}")
+                failed(error)
+
+            shard.dispatcher._failed = shard.conversation._failed = noting_error
             shard.dispatcher.accept = noting  # type: ignore[method-assign]
             shard.dispatcher.take_ready = shard.take_ready = noting_ready  # type: ignore[method-assign]
         return self.shard
@@ -97,7 +105,7 @@ class Users:
 
     async def job(self, actor: Actor, planned: PlannedJob) -> None:
         """Add a job, wait for it, perhaps cancel it."""
-        actor.open()
+        actor.open(self.seen)
         job = self.seen.added(actor.process, planned)
         with anyio.CancelScope() as scope:
             self._scopes[job] = scope
@@ -214,12 +222,13 @@ class Users:
 
     async def close(self, actor: Actor, *, drain: bool) -> None:
         """Close the handle."""
-        actor.open()
+        actor.open(self.seen)
         self.seen.closed[actor.process] = self.seen.time()
         self.seen.drains[actor.process] = drain
         self.seen.say(actor.process.name, "closes", "and drains" if drain else "")
         await actor.queue.close(drain=drain)
         self.seen.say(actor.process.name, "closed")
+        self.seen.shut[actor.process] = self.seen.time()
         self.closed(actor)
         if self.exits:
             self.seen.exited[actor.process] = self.seen.time()
@@ -228,7 +237,7 @@ class Users:
     async def verb(self, actor: Actor, verb: str, amount: float) -> None:
         """Pause, resume and so on."""
         queue = actor.queue
-        actor.open()
+        actor.open(self.seen)
         self.seen.say(actor.process.name, verb, amount or "")
         try:
             if verb == "cool_down":

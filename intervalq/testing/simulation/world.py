@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from intervalq import IntervalQueue
+from intervalq.testing.simulation.facts import Account
 from intervalq.testing.simulation.judges.all import judge
 from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
 from intervalq.testing.simulation.mixes import MIXES
@@ -220,10 +221,19 @@ class World:
         if not self.seen.violations:
             await self._rest()
         self.steps = sum(actor.process.steps for actor in self.actors)
+        self._account()
         self._reports()
         judge(self.seen, self.plan)
         self.users.over = True
         await self._sweep()
+
+    def _account(self) -> None:
+        for actor in self.actors:
+            if (shard := actor.shard) is not None and not actor.process.dead:
+                self.seen.accounts[actor.process] = Account(
+                    at=self.ended, begun=shard.begun, given_up=shard.given_up, late=shard.dispatcher.late,
+                    calls=shard.calls,
+                )  # fmt: skip
 
     async def _until(self, instant: float) -> None:
         reached = self.loop.create_future()

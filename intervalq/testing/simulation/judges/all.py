@@ -8,6 +8,7 @@ from typing import Final
 
 from intervalq._queue.threads import EARLY
 from intervalq.testing.simulation.facts import ObservedJob, Start
+from intervalq.testing.simulation.judges.accounts import accounts, left_over
 from intervalq.testing.simulation.judges.clocks import candour
 from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts
 from intervalq.testing.simulation.judges.ends import closing, fates
@@ -41,6 +42,8 @@ _THREAD: Final = EARLY / 1e6
 def judge(seen: Observer, plan: Plan) -> None:
     """Add every broken promise to the observer's violations."""
     for rule in (
+        accounts,
+        left_over,
         starts,
         announced,
         surely,
