@@ -121,7 +121,8 @@ class Connection:
             QueueExists: at first contact, if the queue was to be new.
             StoreError: raised by the store.
         """
-        generation = self._generation()  # read now: while this waits, another answer may show a new record
+        # Read now: while this waits, another answer may show a new record.
+        generation = self._generation(has_slots=isinstance(command, Advance) and bool(command.release))
         steps = self._time.clock.steps
         async with self._lock:
             if isinstance(command, Advance):
@@ -259,10 +260,11 @@ class Connection:
         if time.clock.steps != steps:
             self._owner.clock_stepped()
 
-    def _generation(self) -> str | None:
+    def _generation(self, *, has_slots: bool = False) -> str | None:
+        """The record that a command is for; None: any. Slots are given back to the record that they are of."""
         if self.state is None:
             return self._gone
-        return self.state.generation if self._matters(self.state) else None
+        return self.state.generation if has_slots or self._matters(self.state) else None
 
     def _matters(self, state: State) -> bool:
         """Whether losing the present record would matter: its successor then begins with a quiet interval.

@@ -230,8 +230,6 @@ class Observer(Facts):
                 if getattr(after, counter) < getattr(before, counter):
                     self.violated(f"{counter} went back from {getattr(before, counter)}")
         if before is None and after is not None:
-            if process.name == "operator":
-                self.violated("a handle without settings created a record")
             knew = not after.settings.ephemeral and not any(command is other for other in self._unaware)
             if knew and answer.first is not None and answer.first.due < answer.now + after.settings.interval:
                 self.violated(f"{process.name} knew of a record, and created one without a quiet interval")

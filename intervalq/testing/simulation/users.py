@@ -63,14 +63,14 @@ class Actor:
                 self.begins = grant or self.begins
                 return grant
 
-            failed = shard._fail
+            failed = shard._fail  # noqa: SLF001 - nobody outside sees an error that fails no job
 
             def noting_error(error: Exception) -> None:
                 if not isinstance(error, IntervalqError):
                     seen.violated(f"{self.process.name} fails with {error!r}")
                 failed(error)
 
-            shard.dispatcher._failed = shard.conversation._failed = noting_error
+            shard.dispatcher._failed = shard.conversation._failed = noting_error  # noqa: SLF001 - the same
             shard.dispatcher.accept = noting  # type: ignore[method-assign]
             shard.dispatcher.take_ready = shard.take_ready = noting_ready  # type: ignore[method-assign]
         return self.shard

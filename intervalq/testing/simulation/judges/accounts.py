@@ -21,7 +21,7 @@ def accounts(seen: Observer, plan: Plan) -> Findings:
         found = {"begun": begun, "late": late, "calls": len(seen.questions[process])}
         if told != found:
             yield account.at, f"{process.name} says {told}, and it was {found}"
-        if not (seen.losses or seen.steps or seen.reclaims or seen.copies):
+        if not (seen.losses or seen.steps or seen.reclaims or seen.copies or plan.keyed):
             least, most = _passed(seen, process)
             if not least <= account.given_up <= most:
                 yield account.at, f"{process.name} gave up {account.given_up} slots, not {least} to {most}"
@@ -38,7 +38,10 @@ def _passed(seen: Observer, process: Process) -> tuple[int, int]:
     surely = 0
     for record, ticket in unused:
         grants = [grant for grant in seen.grants.get((record, ticket), ()) if grant.process is process]
-        if not grants or grants[-1].heard is None or ticket <= seen.revoked.get(record, 0):
+        is_given_back = (record, ticket) not in seen.taken[process]
+        if not grants or grants[-1].heard is None or is_given_back:
+            continue
+        if ticket <= seen.revoked.get(record, 0):
             continue
         ends = grants[-1].slot + grants[-1].latest
         is_asked_for = grants[0].at > own[record, ticket]  # others may be for jobs that may come
