@@ -261,7 +261,7 @@ class Connection:
             self._owner.clock_stepped()
 
     def _generation(self, *, has_slots: bool = False) -> str | None:
-        """The record that a command is for; None: any. Slots are given back to the record that they are of."""
+        """The record that a command is for; None: any. Slots are given back to their own."""
         if self.state is None:
             return self._gone
         return self.state.generation if has_slots or self._matters(self.state) else None

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from unittest import mock
 
-from intervalq._shard import warnings
+from intervalq._shard import dispatcher, warnings
 from intervalq.testing.simulation.facts import Violation
 from intervalq.testing.simulation.loop import OWNER, WorldLoop
 from intervalq.testing.simulation.observer import Observer
@@ -73,7 +73,10 @@ def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
     loop = WorldLoop(horizon=1e6)
     try:
         world = World(mix, seed, loop)
-        with mock.patch.multiple(warnings, log=_Log(world.seen), _warned=_Warned()):
+        with (
+            mock.patch.multiple(warnings, log=_Log(world.seen), _warned=_Warned()),
+            mock.patch.object(dispatcher, "run_soon"),  # what it asks for is asked of the real kernel
+        ):
             loop.run_until_complete(world.run())
     finally:
         loop.close()

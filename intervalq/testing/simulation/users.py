@@ -15,6 +15,7 @@ from intervalq._queue.threads import EARLY
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.precision import Looking
 from intervalq.errors import (
     ConfigMismatch,
     IntervalqError,
@@ -63,6 +64,7 @@ class Actor:
                 self.begins = grant or self.begins
                 return grant
 
+            shard.precision._looking = Looking()  # noqa: SLF001 - real processes have one each
             failed = shard._fail  # noqa: SLF001 - nobody outside sees an error that fails no job
 
             def noting_error(error: Exception) -> None:

@@ -16,7 +16,7 @@ import anyio.lowlevel
 from intervalq import IntervalQueue
 from intervalq.testing.simulation.facts import Account
 from intervalq.testing.simulation.judges.all import judge
-from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
+from intervalq.testing.simulation.loop import OWNER, Process, ProcessClock, RunningClock, WorldLoop
 from intervalq.testing.simulation.mixes import MIXES
 from intervalq.testing.simulation.network import Connection, Network, Records, WakingConnection
 from intervalq.testing.simulation.observer import Observer
@@ -51,7 +51,7 @@ class World:
         self.mix = MIXES[mix]
         self.plan = plan(self.mix, f"{mix}:{seed}:plan")
         self.queue = f"{QUEUE}:{_KEY}" if self.plan.keyed else QUEUE
-        self.seen = Observer(loop.time, 1 + self.plan.store_ppm / 1e6)
+        self.seen = Observer(self._time, 1 + self.plan.store_ppm / 1e6)
         self.seen.copies = self.mix.again > 0
         self.users = Users(self.seen)
         self.records = Records(self.plan.store_base, self.plan.store_ppm)
@@ -69,11 +69,17 @@ class World:
         self.ended = 0.0
         self.steps = 0  # of all processes
 
+    def _time(self) -> float:
+        """The true time, in the midst of a step of a process."""
+        process = OWNER.get(None)
+        return self.loop.time() + (0.0 if process is None else process.clock.spent)
+
     # --- what is planned ----------------------------------------------------------------------------
 
     def _actor(self, planned: PlannedProcess) -> Actor:
         lateness = planned.lateness
-        clock = ProcessClock(planned.base, planned.ppm, lambda: self._lateness(lateness))
+        kind_of_clock = RunningClock if self.mix.exact else ProcessClock
+        clock = kind_of_clock(planned.base, planned.ppm, lambda: self._lateness(lateness))
         process = Process(planned.name, clock)
         kind = WakingConnection if self.plan.waking else Connection
         connection = kind(self.network, process, planned.route, self.queue)
@@ -297,10 +303,11 @@ class World:
             if process.dead:
                 continue
             running = [task for task in process.tasks if not task.done()]
-            if running or self.loop.timers(process):
-                self.seen.violated(
-                    f"{process.name} is idle and has {len(running)} tasks, {self.loop.timers(process)} timers"
-                )
+            timers = self.loop.timers(process)
+            if isinstance(process.clock, RunningClock):
+                timers += process.clock.timers().is_open
+            if running or timers:
+                self.seen.violated(f"{process.name} is idle and has {len(running)} tasks, {timers} timers")
             for task in process.tasks:
                 if task.done() and not task.cancelled() and task.exception() is not None:
                     self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")

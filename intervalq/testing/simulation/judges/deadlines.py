@@ -22,6 +22,9 @@ _DRIFT: Final = 5e-4
 _SOON: Final = 0.01
 """Allowance for steps that take no time, and for timers, in seconds."""
 
+_STEPS: Final = 1e-3
+"""The time that some steps of a process take whose time passes in them, in seconds."""
+
 _TRIPS: Final = 12
 """The round trips in which a process can learn the store's clock, take a ticket and request its grant."""
 
@@ -35,6 +38,7 @@ def timeouts(seen: Observer, plan: Plan) -> Findings:
             continue
         least = max(job.plan.timeout, _ANSWER) if job.plan.way == "try" else job.plan.timeout
         least += _SOON if job.plan.way == "thread" else 0.0  # it gets its slot early
+        least += _STEPS if job.process.clock.goes_on else 0.0
         until = job.added + least * (1 + _DRIFT) + GRAIN + _stopped(seen, job.process, job.added)
         if job.starts and job.starts[0].at > until:
             yield job.starts[0].at, f"{named(job.starts[0])} had to begin by {until:.6f}"
