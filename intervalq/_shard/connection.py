@@ -146,8 +146,9 @@ class Connection:
         """
         if self._time.clock.steps != steps:
             command = replace(command, slots=())
-        if command.error and self.state is not None:
-            error = self._time.error_to_report(self.state, self._clock.now())
+        if command.error:
+            state = self.state
+            error = 0 if state is None else self._time.error_to_report(state, self._clock.now())
             command = replace(command, error=min(command.error, error))
         return command
 
