@@ -237,6 +237,8 @@ class Facts:
     """Losses at which the store fell back to an older copy that had the record."""
     died: dict[Process, float] = field(default_factory=dict)
     closed: dict[Process, float] = field(default_factory=dict)
+    released_at: dict[Process, float] = field(default_factory=dict)
+    """When a handle that kept its jobs was started."""
     shut: dict[Process, float] = field(default_factory=dict)
     """When the closing of a handle returned."""
     drains: dict[Process, bool] = field(default_factory=dict)

@@ -93,6 +93,8 @@ class Mix:
     """Whether most jobs must begin in time."""
     exact: bool = False
     """Whether processes have exact timers, and time passes while they read their clocks, as in real ones."""
+    joins: bool = False
+    """Whether handles have different settings, and some of them are started later."""
     windows: bool = False
     """Whether queues also have limits, and jobs settle later what they really took of these."""
 
@@ -293,6 +295,17 @@ MIXES: Final = {
         limited=0.1,
         threads=0.1,
         closes=0.1,
+    ),
+    "joins": Mix(
+        joins=True,
+        lost=0.02,
+        interval=(0.02, 0.5),
+        limited=0.3,
+        takes=(0.0, 0.5),
+        closes=0.3,
+        changes=1,
+        losses=1,
+        longer=1.5,
     ),
     "all": Mix(slow=0.03, lost=0.06, outages=1, stalls=1, crashes=0.2, steps=1, losses=2),
 }

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from intervalq.testing.simulation.deadlines import add_deadlines
+from intervalq.testing.simulation.joins import add_joins
 from intervalq.testing.simulation.mixes import Mix
 from intervalq.testing.simulation.plans import Plan, PlannedJob, PlannedProcess, Route
 from intervalq.testing.simulation.windows import add_windows
@@ -14,6 +15,8 @@ from intervalq.testing.simulation.windows import add_windows
 def plan(mix: Mix, seed: str) -> Plan:
     """The plan of a mix for a seed; the same one each time."""
     planned = _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
+    if mix.joins:
+        add_joins(planned, Random(f"{seed}:joins"))  # noqa: S311 - the same
     if mix.windows:
         add_windows(planned, Random(f"{seed}:windows"))  # noqa: S311 - the same
     if mix.deadlines:

@@ -222,6 +222,14 @@ class Users:
         if waiting:
             self._cancel(waiting[0], self._scopes[waiting[0]])
 
+    async def start(self, actor: Actor) -> None:
+        """Let the jobs of a handle begin that were kept until now."""
+        actor.open(self.seen)
+        self.seen.say(actor.process.name, "starts its jobs")
+        self.seen.released_at[actor.process] = self.seen.time()
+        with suppress(QueueClosed):
+            await actor.queue.start()
+
     async def close(self, actor: Actor, *, drain: bool) -> None:
         """Close the handle."""
         actor.open(self.seen)

@@ -106,6 +106,8 @@ class World:
             if planned.close is not None:
                 when, drain = planned.close
                 self._call(when, actor, partial(self.users.close, actor, drain=drain))
+            if planned.starts is not None:
+                self._call(planned.starts, actor, partial(self.users.start, actor))
             for begin, end in planned.outages:
                 self._at(begin, partial(self._cut, actor, is_cut=True))
                 self._at(end, partial(self._cut, actor, is_cut=False))

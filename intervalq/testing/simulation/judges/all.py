@@ -11,7 +11,7 @@ from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.accounts import accounts, left_over
 from intervalq.testing.simulation.judges.clocks import candour
 from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts
-from intervalq.testing.simulation.judges.ends import closing, fates
+from intervalq.testing.simulation.judges.ends import agreed, closing, fates, kept
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.running import leases, limits
 from intervalq.testing.simulation.judges.settlements import settlements
@@ -53,6 +53,8 @@ def judge(seen: Observer, plan: Plan) -> None:
         places,
         holds,
         fates,
+        agreed,
+        kept,
         limits,
         leases,
         clocks,
