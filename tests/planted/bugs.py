@@ -115,6 +115,9 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     closed-too-soon               windows          3
     ends-by-an-error              calm             1
     timer-left-open               exact            1
+    handed-on-time                threads         30
+    adopts-unasked                joins            1
+    starts-at-once                joins            1
 """
 
 from planted import (

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from intervalq._shard.connection import Connection
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grant, Grants
+from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.wakeable_sleep import WakeableSleep
-from intervalq.rules import Advance, Slot
+from intervalq.rules import Advance, Answer, Slot
 from planted.planting import bug, instead
 
+_AGREE: Final = Connection._agree
 _GENERATION: Final = Connection._generation
 _GIVE_UP: Final = Dispatcher.give_up
+_SOMEONE: Final = Conversation.someone_waits
+_WAITER: Final = Waiter.__init__
 
 
 @bug("passed-unsaid", "stalls", 25)
@@ -87,3 +91,35 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """The descriptor of the timers is not closed when nobody waits."""
     yield from instead(WakeableSleep, "end", lambda self: None)
+
+
+@bug("handed-on-time", "threads", 29)
+def _() -> Iterator[None]:
+    """A thread is handed its slot when that comes, and then has to start."""
+
+    def init(self: Waiter, priority: int = 0, cost: int = 1, early: int = 0, **more: Any) -> None:
+        _WAITER(self, priority, cost, **more)
+
+    yield from instead(Waiter, "__init__", init)
+
+
+@bug("adopts-unasked", "joins", 0)
+def _() -> Iterator[None]:
+    """A handle takes the settings of the record, whatever its `on_mismatch` is."""
+
+    async def agree(self: Connection, refusal: Answer) -> None:
+        self._on_mismatch = "adopt"
+        await _AGREE(self, refusal)
+
+    yield from instead(Connection, "_agree", agree)
+
+
+@bug("starts-at-once", "joins", 0)
+def _() -> Iterator[None]:
+    """A handle with `start=False` starts its jobs."""
+
+    def someone_waits(self: Conversation) -> None:
+        self.is_kept = False
+        _SOMEONE(self)
+
+    yield from instead(Conversation, "someone_waits", someone_waits)

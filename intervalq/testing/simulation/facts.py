@@ -25,6 +25,8 @@ class ObservedJob:
     ended: float = 0.0
     came_late: bool = False
     """Its thread came too late for a slot, and waited for another one."""
+    handed: float = float("inf")
+    """How long before its slot its thread was handed that, in seconds; negative: after it came."""
     expects: int | None = None
     """The ticket that its caller was given when the job was queued."""
     placed: float | None = None

@@ -192,6 +192,7 @@ class Users:
         with actor.queue._callers.waiting(lambda call: call()):
             while True:
                 shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
+                job.handed = (grant.opens - clock.now()) / 1e6
                 try:
                     await clock.sleep_until(grant.opens)
                 except BaseException:

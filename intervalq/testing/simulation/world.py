@@ -99,15 +99,7 @@ class World:
     def _prepare(self) -> None:
         for planned in self.plan.processes:
             actor = self._actor(planned)
-            for job in planned.jobs:
-                self._call(job.at, actor, partial(self.users.job, actor, job))
-            for jobs, thinks in planned.callers:
-                self._call(jobs[0].at, actor, partial(self.users.caller, actor, jobs, thinks))
-            if planned.close is not None:
-                when, drain = planned.close
-                self._call(when, actor, partial(self.users.close, actor, drain=drain))
-            if planned.starts is not None:
-                self._call(planned.starts, actor, partial(self.users.start, actor))
+            self._calls_of(planned, actor)
             for begin, end in planned.outages:
                 self._at(begin, partial(self._cut, actor, is_cut=True))
                 self._at(end, partial(self._cut, actor, is_cut=False))
@@ -130,6 +122,18 @@ class World:
             self._at(when, self._step_clock, seconds)
         for when, age in self.plan.losses:
             self._at(when, self._lose, age)
+
+    def _calls_of(self, planned: PlannedProcess, actor: Actor) -> None:
+        """Let the users of a process come at their times."""
+        for job in planned.jobs:
+            self._call(job.at, actor, partial(self.users.job, actor, job))
+        for jobs, thinks in planned.callers:
+            self._call(jobs[0].at, actor, partial(self.users.caller, actor, jobs, thinks))
+        if planned.close is not None:
+            when, drain = planned.close
+            self._call(when, actor, partial(self.users.close, actor, drain=drain))
+        if planned.starts is not None:
+            self._call(planned.starts, actor, partial(self.users.start, actor))
 
     def _call(self, instant: float, actor: Actor, user: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Let a user in the actor's process make a call at an instant."""

@@ -11,7 +11,7 @@ from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.accounts import accounts, left_over
 from intervalq.testing.simulation.judges.clocks import candour
 from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts
-from intervalq.testing.simulation.judges.ends import agreed, closing, fates, kept
+from intervalq.testing.simulation.judges.ends import agreed, closing, fates, handed, kept
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.running import leases, limits
 from intervalq.testing.simulation.judges.settlements import settlements
@@ -55,6 +55,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         fates,
         agreed,
         kept,
+        handed,
         limits,
         leases,
         clocks,
