@@ -90,10 +90,14 @@ def agreed(seen: Observer, plan: Plan) -> Findings:
         changes = any(isinstance(command, Configure) for _, command in commands)
         if changes and mode != "update":
             yield commands[-1][0], f"{process.name} changed settings, with on_mismatch={mode!r}"
+        since = min((at for at, command in commands if not isinstance(command, Inspect)), default=0.0)
         for at, command, answer in seen.told[process]:
+            if isinstance(command, Configure):
+                since = at
             if isinstance(command, Inspect | Configure) or answer.refused or answer.state is None:
                 continue
-            if mode != "adopt" and answer.state.settings != own:
+            changed = any(since < change <= at for change in seen.changes)
+            if mode != "adopt" and answer.state.settings != own and not changed:
                 yield at, f"{process.name} works with other settings than its own, {own}"
             break
     for job in seen.jobs:
