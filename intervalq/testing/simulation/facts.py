@@ -166,6 +166,8 @@ class Facts:
     """The instants at which the longest lease so far grew, and its new length in seconds."""
     leased: dict[tuple[str, int], float] = field(default_factory=dict)
     """When the store last counted each ticket's job as running."""
+    blur: float = 0.0
+    """By how much answers may misstate the store's clock, and say so, in seconds."""
     copies: bool = False
     """Whether requests may reach the store twice: a late copy renews the lease of a job that has ended."""
     overtaken: set[Process] = field(default_factory=set)

@@ -91,6 +91,8 @@ class Mix:
     """The factor by which the run is longer than the jobs need at the interval."""
     deadlines: bool = False
     """Whether most jobs must begin in time."""
+    blur: float = 0.0
+    """By how much the store may misread its clock, in seconds; its answers say so."""
     exact: bool = False
     """Whether processes have exact timers, and time passes while they read their clocks, as in real ones."""
     joins: bool = False
@@ -284,6 +286,7 @@ MIXES: Final = {
     ),
     "exact": Mix(
         exact=True,
+        blur=0.0001,
         late=0.3,
         interval=(0.0005, 0.01),
         tolerances=(0.02, 0.3),
