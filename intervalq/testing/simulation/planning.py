@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -38,7 +39,8 @@ def _join(plan: Plan, random: Random) -> None:
             process.options["max_running"] = random.choice((1, 3))
         if random.random() < 0.3:
             process.options["start"] = False
-            process.starts = random.uniform(process.at, plan.ends)
+            is_closed = process.close is not None and process.close[1] and random.random() < 0.8
+            process.starts = math.inf if is_closed else random.uniform(process.at, plan.ends)
 
 
 class _Planner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -132,7 +133,7 @@ class World:
         if planned.close is not None:
             when, drain = planned.close
             self._call(when, actor, partial(self.users.close, actor, drain=drain))
-        if planned.starts is not None:
+        if planned.starts is not None and planned.starts < math.inf:
             self._call(planned.starts, actor, partial(self.users.start, actor))
 
     def _call(self, instant: float, actor: Actor, user: Callable[[], Coroutine[Any, Any, None]]) -> None:
