@@ -55,6 +55,8 @@ LONG = dict.fromkeys(
         "hurry",
         "windows",
         "settled",
+        "exact",
+        "joins",
     ),
     16,
 ) | dict.fromkeys(("drowsy", "blocked", "local"), 10)
