@@ -55,6 +55,8 @@ LONG = dict.fromkeys(
         "hurry",
         "windows",
         "settled",
+        "exact",
+        "joins",
     ),
     16,
 ) | dict.fromkeys(("drowsy", "blocked", "local"), 10)
@@ -124,24 +126,30 @@ def test_the_queue_keeps_its_rate_when_nothing_goes_wrong(schedules: dict[str, l
 
 
 @pytest.mark.parametrize(
-    ("mix", "questions", "slots", "seconds"),
+    ("mix", "questions", "slots", "seconds", "steps"),
     [
-        ("callers", 2.0, 1.02, 4.0),
-        ("swift", 2.4, 9.5, 0.02),
-        ("backlog", 1.7, 1.1, 4.2),
-        ("crowd", 1.0, 2.0, 0.4),
+        ("callers", 2.0, 1.02, 4.0, 25),
+        ("swift", 2.4, 9.5, 0.02, 32),
+        ("backlog", 1.7, 1.1, 4.2, 25),
+        ("crowd", 1.0, 2.0, 0.4, 15),
     ],
 )
 def test_no_job_is_dear_or_late_when_nothing_goes_wrong(
-    mix: str, questions: float, slots: float, seconds: float, schedules: dict[str, list[Future[Tally]]]
+    mix: str,
+    questions: float,
+    slots: float,
+    seconds: float,
+    steps: int,
+    schedules: dict[str, list[Future[Tally]]],
 ) -> None:
-    """The cost of a job: questions to the store, slots that stay empty while it waits, and time."""
+    """The cost of a job: questions to the store, slots that stay empty while it waits, time, and steps."""
     tally = Tally(mix)
     for part in schedules[mix]:
         tally.merge(part.result())
     assert tally.calls_a_job < questions
     assert 1 / tally.rate < slots
     assert tally.wait < seconds
+    assert tally.steps_a_job < steps
 
 
 @pytest.mark.parametrize("mix", ["late", "taken", "interrupted"])

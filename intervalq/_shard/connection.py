@@ -121,7 +121,8 @@ class Connection:
             QueueExists: at first contact, if the queue was to be new.
             StoreError: raised by the store.
         """
-        generation = self._generation()  # read now: while this waits, another answer may show a new record
+        # Read now: while this waits, another answer may show a new record.
+        generation = self._generation(has_slots=isinstance(command, Advance) and bool(command.release))
         steps = self._time.clock.steps
         async with self._lock:
             if isinstance(command, Advance):
@@ -145,8 +146,9 @@ class Connection:
         """
         if self._time.clock.steps != steps:
             command = replace(command, slots=())
-        if command.error and self.state is not None:
-            error = self._time.error_to_report(self.state, self._clock.now())
+        if command.error:
+            state = self.state
+            error = 0 if state is None else self._time.error_to_report(state, self._clock.now())
             command = replace(command, error=min(command.error, error))
         return command
 
@@ -259,10 +261,11 @@ class Connection:
         if time.clock.steps != steps:
             self._owner.clock_stepped()
 
-    def _generation(self) -> str | None:
+    def _generation(self, *, has_slots: bool = False) -> str | None:
+        """The record that a command is for; None: any. Slots are given back to their own."""
         if self.state is None:
             return self._gone
-        return self.state.generation if self._matters(self.state) else None
+        return self.state.generation if has_slots or self._matters(self.state) else None
 
     def _matters(self, state: State) -> bool:
         """Whether losing the present record would matter: its successor then begins with a quiet interval.
@@ -291,7 +294,6 @@ class Connection:
             self.mark = None
             self._owner.record_lost()
             return
-        self._gone = None
         if before is not None and not is_same:
             self._owner.record_lost()
         if answer.healed:

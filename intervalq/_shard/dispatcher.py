@@ -123,10 +123,7 @@ class Dispatcher:
             raise waiter.error.with_traceback(None)
         grants = self._grants
         while grants.granted and self._line.first() is waiter:
-            first = grants.granted[0]
-            if first.readings != self._time.clock.answers:
-                self._bounded(first)
-            at = self._now()
+            first, at = self._bounded(grants.granted[0]), self._now()
             if first.all_from <= at <= first.all_until and waiter.fits(first):
                 return self._begin(waiter, at)
             opens = self._opens(first)
@@ -272,7 +269,8 @@ class Dispatcher:
         else:
             self._came_late(first)
             state = self._connection.state
-            if state is None or state.current < self._grants.row_end():
+            assert state is not None
+            if state.current < self._grants.row_end():
                 self._grants.ask_again()
             else:
                 for _ in range(first.count if first.moves else 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Container, Iterator
 
@@ -295,14 +296,15 @@ class Grants:
         for slot in self.tickets:
             yield slot.ticket, slot.ticket + 1
 
-    def ask_again(self) -> int:
-        """Turn all grants back into tickets, because the first one is over. Returns how many there were."""
+    def ask_again(self) -> None:
+        """Turn all grants back into tickets, because the first one is over."""
         again = [slot for each in self.granted for slot in each]
+        while again and self.tickets and self.tickets[0].due < again[-1].due:
+            insort(again, self.tickets.popleft(), key=lambda each: each.due)
         first = self.granted[0] if self.granted else None
         self._shift, self._shift_end = (first.shift, first.end) if first is not None else (0, 0)
         self.granted.clear()
         self.tickets.extendleft(reversed(again))
-        return len(again)
 
     def shift_of(self, slot: Slot) -> int:
         """By how much an ungranted slot had moved when it was granted before."""
@@ -313,14 +315,15 @@ class Grants:
 
         Returns whether it can be: not if `current` shows that somebody else was granted a later slot.
         """
-        following = next(self.coming(), None)
         end = slot.ticket + 1
-        if following is not None and following.ticket == end:
-            end = self.row_end()
+        for first, after in sorted(self._rows()):
+            if first == end:
+                end = after
         if current >= end:
             return False
         self.ask_again()
-        self.tickets.appendleft(slot)
+        # That of a thread which was handed its slot before may be back already.
+        self.tickets.insert(bisect_left(self.tickets, slot.due, key=lambda each: each.due), slot)
         return True
 
     def answered(
@@ -340,7 +343,8 @@ class Grants:
         """
         here: set[Slot] = set()
         left: list[Slot] = []
-        while self.tickets and (self.tickets[0] in asked or self.tickets[0].ticket <= revoked):
+        last = max([revoked, *(slot.ticket for slot in asked)])
+        while self.tickets and self.tickets[0].ticket <= last:  # some may have been taken back meanwhile
             slot = self.tickets.popleft()
             if slot in granted:
                 here.add(slot)

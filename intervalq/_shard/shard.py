@@ -121,13 +121,9 @@ class Shard:
             return grant
         if timeout is not None:
             return await self._slot_in_time(waiter, timeout)
-        at_end = False
         if not waiter.entered:
             self.enter(waiter)
-            at_end = self.line.waiting > 1 or not self.grants.granted
         try:
-            if at_end and waiter.error is None:  # it isn't its turn
-                await waiter.wait(self._waker())
             while (grant := dispatcher.accept(waiter)) is None:
                 dispatcher.needs_task()
                 await waiter.wait(self._waker())
@@ -152,8 +148,6 @@ class Shard:
         self._checks += 1
         try:
             await self.deadlines.refuse_early(waiter)
-            if not self._ends and waiter.again:
-                self.enter(waiter)
         finally:
             self._checks -= 1
             if not self._checks:

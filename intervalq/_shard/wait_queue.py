@@ -100,7 +100,6 @@ class WaitQueue:
     def __init__(self) -> None:
         self._ranks: dict[int, deque[Waiter]] = {}
         self._in_order: list[deque[Waiter]] = []  # the ranks, the most urgent first
-        self._kept = 0
         self.waiting = 0
         """How many jobs wait."""
         self.mixed = False
@@ -123,7 +122,6 @@ class WaitQueue:
         else:  # it was in line before, or others overtook it while the store was asked about its deadline
             rank.insert(bisect_left(rank, waiter.order, key=_order), waiter)
         self.waiting += 1
-        self._kept += 1
         self.mixed = self.mixed or waiter.cost > 1 or bool(waiter.units)
 
     def remove(self, waiter: Waiter) -> None:
@@ -131,7 +129,8 @@ class WaitQueue:
         if not waiter.gone:
             waiter.gone = True
             self.waiting -= 1
-            if self._kept > 64 and self.waiting < self._kept // 2:
+            kept = sum(map(len, self._in_order))
+            if kept > 64 and self.waiting < kept // 2:
                 self._sweep()
 
     def first(self) -> Waiter | None:
@@ -139,7 +138,6 @@ class WaitQueue:
         for rank in self._in_order:
             while rank and rank[0].gone:
                 rank.popleft()
-                self._kept -= 1
             if rank:
                 return rank[0]
         return None
@@ -163,4 +161,3 @@ class WaitQueue:
         for waiter in left:
             self._ranks.setdefault(waiter.order[0], deque()).append(waiter)
         self._in_order = [self._ranks[key] for key in sorted(self._ranks)]
-        self._kept = self.waiting

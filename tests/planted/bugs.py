@@ -108,6 +108,16 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     reports-wait                  windows            2
     cell-of-another-time          windows            1
     far-without-a-word            far                4
+    passed-unsaid                 stalls          26
+    given-up-twice                crowd           50
+    given-back-to-nobody          loops           28
+    nothing-given-back            calm            12
+    closed-too-soon               windows          3
+    ends-by-an-error              calm             1
+    timer-left-open               exact            1
+    handed-on-time                threads         30
+    adopts-unasked                joins            1
+    starts-at-once                joins            1
 """
 
 from planted import (
@@ -116,6 +126,7 @@ from planted import (
     bugs_in_rules,
     bugs_in_shards,
     bugs_in_windows,
+    bugs_of_accounts,
     bugs_of_deadlines,
     bugs_of_settlements,
     bugs_of_slips,
@@ -132,6 +143,7 @@ __all__ = [
     "bugs_in_rules",
     "bugs_in_shards",
     "bugs_in_windows",
+    "bugs_of_accounts",
     "bugs_of_deadlines",
     "bugs_of_settlements",
     "bugs_of_slips",

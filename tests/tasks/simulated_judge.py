@@ -127,7 +127,7 @@ class Judge:
         if beside and (call.claim._row.alone or any(each.claim._row.alone for each in beside)):
             names = [each.claim.value for each in [*beside, call] if each.claim._row.alone]
             self.broken(f"{who} runs {names} beside others, and they are to run alone")
-        if self.calm and seat.stopped is not None and self.now() > seat.stopped + 0.001:
+        if seat.stopped is not None and self.now() > max(seat.stopped, seat.back) + 0.001:
             self.broken(f"{who} begins {call.claim.value}, and was stopped at {seat.stopped:.6f}")
 
     def _claim(self, call: Call, row: Row | None, *, paced: bool) -> None:

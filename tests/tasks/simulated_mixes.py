@@ -45,5 +45,6 @@ MIXES = {
     "chunks": Mix(chunks=True),
     "chunks-cancelled": Mix(chunks=True, cancels=6),
     "chunks-lossy": Mix(lost=0.05, slow=0.03, stalls=1, crashes=1, stops=0.5, exits=0.01, chunks=True),
+    "lone": Mix(crashes=3, stalls=6, stops=3, poison=2),
     "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
 }

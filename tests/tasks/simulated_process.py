@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tasks.simulated_workers import World
 
 GRACE = 1.0
+SOON = 0.5
+"""Seconds in which workers stop that run nothing: less than `GRACE`."""
 OF_M = 0.5
 """Seconds that a task of the queue `m` may take."""
 
@@ -107,11 +109,20 @@ class Worker:
             world.network.broken(f"{self.process.name} has ended, and was not stopped")
         elif world.judge.calm and now > self.seat.stopped + GRACE + 1:
             world.network.broken(f"{self.process.name} took {now - self.seat.stopped:.6f} s to stop")
+        elif self._is_free() and now > self.seat.stopped + SOON:
+            world.network.broken(f"{self.process.name} ran nothing, and took {now - self.seat.stopped:.6f} s")
         if world.judge.calm and not world.mix.beside and world.has_session(self.process):
             world.network.broken(f"{self.process.name} has ended and has a session")
         if not world.over:
             again = self.start if world.dice.random() < 0.5 else world.begin
             world.at(now + world.dice.uniform(0.1, 3), again)
+
+    def _is_free(self) -> bool:
+        """Whether nothing ran in this process since it was stopped, and nothing was in its way."""
+        mix, seat = self.world.mix, self.seat
+        runs = any(call.process is self.process for call in self.world.judge.running)
+        is_far = bool(mix.lost or mix.slow or mix.cuts)
+        return not (runs or is_far) and max(seat.idle, seat.back) < (seat.stopped or 0.0)
 
     def stop(self, *, cancel: bool) -> None:
         """Stop in an orderly way, or at once."""

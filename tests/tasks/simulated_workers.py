@@ -62,6 +62,8 @@ class Run:
     seconds: float
     waited: float
     """Seconds for which tasks were ready before they began."""
+    steps: int
+    """How many steps of event loops all workers took."""
 
 
 class World:
@@ -73,6 +75,7 @@ class World:
         self.dice, self.seed = Random(seed), seed
         self.network = Network(Random(f"{seed}:network"), lost=mix.lost, slow=mix.slow)
         calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts)
+        self.steps = 0  # of all workers
         self.judge = Judge(self.network, loop.time, calm=calm)
         self.network.observe = self.judge.saw
         self.pace = MemoryStore(clock=self.network.now)
@@ -254,6 +257,7 @@ class World:
             await self._until(self.loop.time() + 0.5)
         self.over = True
         await self._end()
+        self.steps = sum(worker.process.steps for worker in self.workers)
         self._judge()
         await self._sweep()
 
@@ -354,6 +358,7 @@ def simulate(mix: str, seed: int) -> Run:
         network.calls,
         ended,
         world.judge.waited,
+        world.steps,
     )
 
 

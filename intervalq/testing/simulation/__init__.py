@@ -50,6 +50,8 @@ Mixes
     drowsy       many jobs in processes whose timers are later than the tolerance
     blocked      the same in processes that run for only 20 % of the time
     reclaims     tickets are reclaimed, or the interval grows, around the time of grants
+    exact        timers that are exact, and clocks that go on while they are read: processes watch them
+    joins        handles with different settings, of which some are started later
     all          most faults at once
 
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected; jobs are cancelled,

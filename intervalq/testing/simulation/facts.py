@@ -25,6 +25,8 @@ class ObservedJob:
     ended: float = 0.0
     came_late: bool = False
     """Its thread came too late for a slot, and waited for another one."""
+    handed: float = float("inf")
+    """How long before its slot its thread was handed that, in seconds; negative: after it came."""
     expects: int | None = None
     """The ticket that its caller was given when the job was queued."""
     placed: float | None = None
@@ -115,6 +117,17 @@ class Warned:
     text: str
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class Account:
+    """What a handle says at the end of what it did, as `inspect()` shows it."""
+
+    at: float
+    begun: int
+    given_up: int
+    late: int
+    calls: int
+
+
 @dataclass(slots=True)
 class Violation:
     """A promise that was broken."""
@@ -153,6 +166,8 @@ class Facts:
     """The instants at which the longest lease so far grew, and its new length in seconds."""
     leased: dict[tuple[str, int], float] = field(default_factory=dict)
     """When the store last counted each ticket's job as running."""
+    blur: float = 0.0
+    """By how much answers may misstate the store's clock, and say so, in seconds."""
     copies: bool = False
     """Whether requests may reach the store twice: a late copy renews the lease of a job that has ended."""
     overtaken: set[Process] = field(default_factory=set)
@@ -190,6 +205,8 @@ class Facts:
     """Jobs that ended with `SlotTimeout`."""
     warnings: list[Warned] = field(default_factory=list)
     quotes: list[Refusal] = field(default_factory=list)
+    accounts: dict[Process, Account] = field(default_factory=dict)
+    """Those of live processes."""
     known: dict[Process, tuple[float, State]] = field(default_factory=dict)
     """When each process last got an answer about its slots, and the record in it."""
     questions: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -224,6 +241,10 @@ class Facts:
     """Losses at which the store fell back to an older copy that had the record."""
     died: dict[Process, float] = field(default_factory=dict)
     closed: dict[Process, float] = field(default_factory=dict)
+    released_at: dict[Process, float] = field(default_factory=dict)
+    """When a handle that kept its jobs was started."""
+    shut: dict[Process, float] = field(default_factory=dict)
+    """When the closing of a handle returned."""
     drains: dict[Process, bool] = field(default_factory=dict)
     """For each closed handle: whether it was to start the jobs that waited."""
     exited: dict[Process, float] = field(default_factory=dict)

@@ -16,6 +16,10 @@ OWNER: Final[ContextVar[Process]] = ContextVar("simulated_process")
 """The process that the current step belongs to; steps of the world itself have none."""
 
 
+_READING: Final = 3e-6
+"""The seconds that a reading of a running clock takes."""
+
+
 class Process:
     """One simulated process: its steps run one after the other, or not at all while it is stopped.
 
@@ -78,6 +82,8 @@ class ProcessClock:
         self._base = base
         self._rate = 1 + ppm / 1e6
         self._lateness = lateness
+        self.spent = 0.0
+        """The time that the process took in its present step, in seconds."""
 
     def now(self) -> int:
         """See `intervalq._timing.clock.Clock`."""
@@ -86,16 +92,72 @@ class ProcessClock:
     def timers(self) -> None:
         """See `intervalq._timing.clock.Clock`."""
 
+    def _late(self, left: int) -> float:
+        return max(0.0, left / 1e6 / self._rate) + 1e-7 + self._lateness()
+
+    def until(self, instant: int) -> float:
+        """The seconds until a timer for an instant ends."""
+        return self._late(instant - ProcessClock.now(self))
+
     async def sleep_until(self, instant: int) -> None:
         """See `intervalq._timing.clock.Clock`."""
         loop = asyncio.get_running_loop()
         while (left := instant - self.now()) > 0:
             ended = loop.create_future()
-            timer = loop.call_later(left / 1e6 / self._rate + 1e-7 + self._lateness(), _end, ended)
+            timer = loop.call_later(self._late(left), _end, ended)
             try:
                 await ended
             finally:
                 timer.cancel()
+
+
+class RunningClock(ProcessClock):
+    """A clock whose time passes while a process reads it, with exact timers.
+
+    Each reading takes some microseconds of its process's time, for which the process is stopped at the end
+    of its step.
+    """
+
+    goes_on = True
+
+    def __init__(self, base: int, ppm: float, lateness: Callable[[], float]) -> None:
+        super().__init__(base, ppm, lateness)
+        self._timers = SimulatedTimers(self)
+
+    def now(self) -> int:
+        """See `intervalq._timing.clock.Clock`."""
+        self.spent += _READING
+        return super().now() + int(self.spent * 1e6)
+
+    def timers(self) -> Any:  # noqa: ANN401 - it only takes the place of the real ones
+        """See `intervalq._timing.clock.Clock`."""
+        return self._timers
+
+
+class SimulatedTimers:
+    """Takes the place of `intervalq._timing.timers.Timers`."""
+
+    def __init__(self, clock: RunningClock) -> None:
+        self._clock = clock
+        self._set: list[asyncio.Future[None]] = []
+        self.is_open = False
+        """Whether it has a descriptor, which is left open until `tidy`."""
+
+    async def wait(self, waker: asyncio.Future[None], instant: int) -> None:
+        """See `Timers.wait`."""
+        self.is_open = True
+        self._set.append(waker)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._clock.until(instant), _end, waker)
+        try:
+            await waker
+        finally:
+            timer.cancel()
+            self._set.remove(waker)
+
+    def tidy(self) -> None:
+        """See `Timers.tidy`."""
+        self.is_open = any(not waker.done() for waker in self._set)
 
 
 def _end(future: asyncio.Future[None]) -> None:
@@ -198,6 +260,9 @@ class WorldLoop(VirtualLoop):
                 owner = handle._context.get(OWNER)  # noqa: SLF001
                 if owner is None or not owner.keeps(handle):
                     handle._run()  # noqa: SLF001
+                    if owner is not None and owner.clock.spent:
+                        spent, owner.clock.spent = owner.clock.spent, 0.0
+                        self.stop_process(owner, spent)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Do nothing: the base class counts these to remove them, but runs are too short to need it."""

@@ -36,6 +36,8 @@ class Tally:
     given_up: int = 0
     late: int = 0
     calls: int = 0
+    steps: int = 0
+    """Of event loops."""
     used: int = 0
     wanted: float = 0.0
     waited: float = 0.0
@@ -51,6 +53,7 @@ class Tally:
         self.given_up += run.given_up
         self.late += run.late
         self.calls += run.calls
+        self.steps += run.steps
         self.used += run.used
         self.wanted += run.wanted
         self.waited += run.waited
@@ -69,6 +72,7 @@ class Tally:
             "given_up",
             "late",
             "calls",
+            "steps",
             "used",
             "wanted",
             "waited",
@@ -87,6 +91,11 @@ class Tally:
     def calls_a_job(self) -> float:
         """Commands to the store, per job."""
         return self.calls / self.jobs if self.jobs else 0.0
+
+    @property
+    def steps_a_job(self) -> float:
+        """Steps of event loops, per job."""
+        return self.steps / self.jobs if self.jobs else 0.0
 
     @property
     def wait(self) -> float:

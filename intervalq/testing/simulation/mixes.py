@@ -91,6 +91,12 @@ class Mix:
     """The factor by which the run is longer than the jobs need at the interval."""
     deadlines: bool = False
     """Whether most jobs must begin in time."""
+    blur: float = 0.0
+    """By how much the store may misread its clock, in seconds; its answers say so."""
+    exact: bool = False
+    """Whether processes have exact timers, and time passes while they read their clocks, as in real ones."""
+    joins: bool = False
+    """Whether handles have different settings, and some of them are started later."""
     windows: bool = False
     """Whether queues also have limits, and jobs settle later what they really took of these."""
 
@@ -277,6 +283,32 @@ MIXES: Final = {
         comes=("slot", "run", "add"),
         bursts=(1, 1, 2, 5),
         limited=0.2,
+    ),
+    "exact": Mix(
+        exact=True,
+        blur=0.0001,
+        late=0.3,
+        interval=(0.0005, 0.01),
+        tolerances=(0.02, 0.3),
+        jobs=(40, 100),
+        near=True,
+        way=(5e-5, 3e-4),
+        comes=("slot", "run", "add"),
+        bursts=(1, 1, 1, 2, 5),
+        limited=0.1,
+        threads=0.1,
+        closes=0.1,
+    ),
+    "joins": Mix(
+        joins=True,
+        lost=0.02,
+        interval=(0.02, 0.5),
+        limited=0.3,
+        takes=(0.0, 0.5),
+        closes=0.3,
+        changes=1,
+        losses=1,
+        longer=1.5,
     ),
     "all": Mix(slow=0.03, lost=0.06, outages=1, stalls=1, crashes=0.2, steps=1, losses=2),
 }

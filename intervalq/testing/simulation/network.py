@@ -119,6 +119,13 @@ class Network:
         most = 0.0 if self.is_healthy or connection.is_good else self._mix.measured
         return self._random.uniform(0, most) if most else 0.0
 
+    def blurred(self, answer: Answer) -> Answer:
+        """An answer whose store can't read its clock precisely, and says so."""
+        if not self._mix.blur:
+            return answer
+        most = round(self._mix.blur * 1e6)
+        return replace(answer, now=answer.now + self._random.randint(-most, most), blur=most)
+
     def _happens(self, connection: Connection, share: float) -> bool:
         return bool(share) and not (self.is_healthy or connection.is_good) and self._random.random() < share
 
@@ -217,6 +224,8 @@ class Connection:
         finally:
             timer.cancel()
         network.observer.answered(self.process, command, answer, sent)
+        if not self.is_good:
+            answer = network.blurred(answer)
         if busy := network.busy(self):
             answer = replace(answer, trip=(since, CLOCK.get().now()))
             await anyio.sleep(busy)

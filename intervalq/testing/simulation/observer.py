@@ -141,6 +141,8 @@ class Observer(Facts):
     def sent(self, process: Process, command: Command, *, lost: bool) -> None:
         """A process sent a command."""
         self.calls += 1
+        if process in self.shut and isinstance(command, Advance):
+            self.violated(f"{process.name} has closed its handle, and asks {command}")
         if process not in self.known:
             self._unaware.append(command)
         self.asked[process] = self.time()

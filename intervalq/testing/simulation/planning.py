@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -14,11 +15,32 @@ from intervalq.testing.simulation.windows import add_windows
 def plan(mix: Mix, seed: str) -> Plan:
     """The plan of a mix for a seed; the same one each time."""
     planned = _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
+    if mix.joins:
+        _join(planned, Random(f"{seed}:joins"))  # noqa: S311 - the same
     if mix.windows:
         add_windows(planned, Random(f"{seed}:windows"))  # noqa: S311 - the same
     if mix.deadlines:
         add_deadlines(planned, Random(f"{seed}:deadlines"))  # noqa: S311 - the same
     return planned
+
+
+def _join(plan: Plan, random: Random) -> None:
+    """Give some handles other settings and an `on_mismatch`; let some keep their jobs for a while."""
+    for process in plan.processes:
+        if not process.options.get("interval"):
+            continue
+        if random.random() < 0.6:
+            process.options["on_mismatch"] = random.choice(("adopt", "update", "raise"))
+        if random.random() < 0.5:
+            process.options["interval"] = round(plan.interval * random.choice((1.5, 2.0, 3.0)), 6)
+        if random.random() < 0.3:
+            process.options["burst"] = random.choice((1, 2, 4))
+        if random.random() < 0.2:
+            process.options["max_running"] = random.choice((1, 3))
+        if random.random() < 0.3:
+            process.options["start"] = False
+            is_closed = process.close is not None and process.close[1] and random.random() < 0.8
+            process.starts = math.inf if is_closed else random.uniform(process.at, plan.ends)
 
 
 class _Planner:

@@ -55,6 +55,8 @@ class PlannedProcess:
     jobs: list[PlannedJob] = field(default_factory=list)
     callers: list[tuple[list[PlannedJob], list[float]]] = field(default_factory=list)
     """The jobs of each caller in order, and its pauses between them, in seconds."""
+    starts: float | None = None
+    """When a handle that keeps its jobs is started; infinity: it is only closed. None: it keeps none."""
     close: tuple[float, bool] | None = None
     """When its handle is closed, and whether that drains."""
     outages: list[tuple[float, float]] = field(default_factory=list)

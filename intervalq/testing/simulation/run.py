@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from unittest import mock
 
-from intervalq._shard import warnings
+from intervalq._shard import dispatcher, warnings
 from intervalq.testing.simulation.facts import Violation
 from intervalq.testing.simulation.loop import OWNER, WorldLoop
 from intervalq.testing.simulation.observer import Observer
@@ -37,6 +37,8 @@ class Run:
     late: int
     """How many slots were granted late."""
     calls: int
+    steps: int
+    """How many steps of event loops all processes took."""
     seconds: float
     """True time at the end."""
 
@@ -71,7 +73,10 @@ def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
     loop = WorldLoop(horizon=1e6)
     try:
         world = World(mix, seed, loop)
-        with mock.patch.multiple(warnings, log=_Log(world.seen), _warned=_Warned()):
+        with (
+            mock.patch.multiple(warnings, log=_Log(world.seen), _warned=_Warned()),
+            mock.patch.object(dispatcher, "run_soon"),  # what it asks for is asked of the real kernel
+        ):
             loop.run_until_complete(world.run())
     finally:
         loop.close()
@@ -92,5 +97,6 @@ def simulate(mix: str, seed: int, *, trace: bool = False) -> Run:
         given_up=sum(actor.shard.given_up for actor in world.actors if actor.shard is not None),
         late=seen.late,
         calls=seen.calls,
+        steps=world.steps,
         seconds=world.ended,
     )

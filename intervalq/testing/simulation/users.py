@@ -15,6 +15,7 @@ from intervalq._queue.threads import EARLY
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
+from intervalq._timing.precision import Looking
 from intervalq.errors import (
     ConfigMismatch,
     IntervalqError,
@@ -47,7 +48,7 @@ class Actor:
         self.begins: Grant | None = None  # the grant that was accepted last
         self.busy = 0  # calls of users that have not returned
 
-    def open(self) -> Shard:
+    def open(self, seen: Observer) -> Shard:
         """The handle's shard, opened in the process's context; grants that jobs accept are recorded."""
         if self.shard is None:
             self.shard = shard = self.queue._shard()
@@ -63,6 +64,15 @@ class Actor:
                 self.begins = grant or self.begins
                 return grant
 
+            shard.precision._looking = Looking()  # noqa: SLF001 - real processes have one each
+            failed = shard._fail  # noqa: SLF001 - nobody outside sees an error that fails no job
+
+            def noting_error(error: Exception) -> None:
+                if not isinstance(error, IntervalqError):
+                    seen.violated(f"{self.process.name} fails with {error!r}")
+                failed(error)
+
+            shard.dispatcher._failed = shard.conversation._failed = noting_error  # noqa: SLF001 - the same
             shard.dispatcher.accept = noting  # type: ignore[method-assign]
             shard.dispatcher.take_ready = shard.take_ready = noting_ready  # type: ignore[method-assign]
         return self.shard
@@ -97,7 +107,7 @@ class Users:
 
     async def job(self, actor: Actor, planned: PlannedJob) -> None:
         """Add a job, wait for it, perhaps cancel it."""
-        actor.open()
+        actor.open(self.seen)
         job = self.seen.added(actor.process, planned)
         with anyio.CancelScope() as scope:
             self._scopes[job] = scope
@@ -182,6 +192,7 @@ class Users:
         with actor.queue._callers.waiting(lambda call: call()):
             while True:
                 shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
+                job.handed = (grant.opens - clock.now()) / 1e6
                 try:
                     await clock.sleep_until(grant.opens)
                 except BaseException:
@@ -212,14 +223,23 @@ class Users:
         if waiting:
             self._cancel(waiting[0], self._scopes[waiting[0]])
 
+    async def start(self, actor: Actor) -> None:
+        """Let the jobs of a handle begin that were kept until now."""
+        actor.open(self.seen)
+        self.seen.say(actor.process.name, "starts its jobs")
+        self.seen.released_at[actor.process] = self.seen.time()
+        with suppress(QueueClosed):
+            await actor.queue.start()
+
     async def close(self, actor: Actor, *, drain: bool) -> None:
         """Close the handle."""
-        actor.open()
+        actor.open(self.seen)
         self.seen.closed[actor.process] = self.seen.time()
         self.seen.drains[actor.process] = drain
         self.seen.say(actor.process.name, "closes", "and drains" if drain else "")
         await actor.queue.close(drain=drain)
         self.seen.say(actor.process.name, "closed")
+        self.seen.shut[actor.process] = self.seen.time()
         self.closed(actor)
         if self.exits:
             self.seen.exited[actor.process] = self.seen.time()
@@ -228,7 +248,7 @@ class Users:
     async def verb(self, actor: Actor, verb: str, amount: float) -> None:
         """Pause, resume and so on."""
         queue = actor.queue
-        actor.open()
+        actor.open(self.seen)
         self.seen.say(actor.process.name, verb, amount or "")
         try:
             if verb == "cool_down":

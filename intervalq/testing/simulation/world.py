@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -14,8 +15,9 @@ import anyio
 import anyio.lowlevel
 
 from intervalq import IntervalQueue
+from intervalq.testing.simulation.facts import Account
 from intervalq.testing.simulation.judges.all import judge
-from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
+from intervalq.testing.simulation.loop import OWNER, Process, ProcessClock, RunningClock, WorldLoop
 from intervalq.testing.simulation.mixes import MIXES
 from intervalq.testing.simulation.network import Connection, Network, Records, WakingConnection
 from intervalq.testing.simulation.observer import Observer
@@ -50,8 +52,8 @@ class World:
         self.mix = MIXES[mix]
         self.plan = plan(self.mix, f"{mix}:{seed}:plan")
         self.queue = f"{QUEUE}:{_KEY}" if self.plan.keyed else QUEUE
-        self.seen = Observer(loop.time, 1 + self.plan.store_ppm / 1e6)
-        self.seen.copies = self.mix.again > 0
+        self.seen = Observer(self._time, 1 + self.plan.store_ppm / 1e6)
+        self.seen.copies, self.seen.blur = self.mix.again > 0, self.mix.blur
         self.users = Users(self.seen)
         self.records = Records(self.plan.store_base, self.plan.store_ppm)
         self.seen.store = self.records.now
@@ -66,12 +68,19 @@ class World:
         self.busy = 0  # the sum of `busy` of all actors
         self.idle: asyncio.Future[None] = loop.create_future()
         self.ended = 0.0
+        self.steps = 0  # of all processes
+
+    def _time(self) -> float:
+        """The true time, in the midst of a step of a process."""
+        process = OWNER.get(None)
+        return self.loop.time() + (0.0 if process is None else process.clock.spent)
 
     # --- what is planned ----------------------------------------------------------------------------
 
     def _actor(self, planned: PlannedProcess) -> Actor:
         lateness = planned.lateness
-        clock = ProcessClock(planned.base, planned.ppm, lambda: self._lateness(lateness))
+        kind_of_clock = RunningClock if self.mix.exact else ProcessClock
+        clock = kind_of_clock(planned.base, planned.ppm, lambda: self._lateness(lateness))
         process = Process(planned.name, clock)
         kind = WakingConnection if self.plan.waking else Connection
         connection = kind(self.network, process, planned.route, self.queue)
@@ -91,13 +100,7 @@ class World:
     def _prepare(self) -> None:
         for planned in self.plan.processes:
             actor = self._actor(planned)
-            for job in planned.jobs:
-                self._call(job.at, actor, partial(self.users.job, actor, job))
-            for jobs, thinks in planned.callers:
-                self._call(jobs[0].at, actor, partial(self.users.caller, actor, jobs, thinks))
-            if planned.close is not None:
-                when, drain = planned.close
-                self._call(when, actor, partial(self.users.close, actor, drain=drain))
+            self._calls_of(planned, actor)
             for begin, end in planned.outages:
                 self._at(begin, partial(self._cut, actor, is_cut=True))
                 self._at(end, partial(self._cut, actor, is_cut=False))
@@ -120,6 +123,18 @@ class World:
             self._at(when, self._step_clock, seconds)
         for when, age in self.plan.losses:
             self._at(when, self._lose, age)
+
+    def _calls_of(self, planned: PlannedProcess, actor: Actor) -> None:
+        """Let the users of a process come at their times."""
+        for job in planned.jobs:
+            self._call(job.at, actor, partial(self.users.job, actor, job))
+        for jobs, thinks in planned.callers:
+            self._call(jobs[0].at, actor, partial(self.users.caller, actor, jobs, thinks))
+        if planned.close is not None:
+            when, drain = planned.close
+            self._call(when, actor, partial(self.users.close, actor, drain=drain))
+        if planned.starts is not None and planned.starts < math.inf:
+            self._call(planned.starts, actor, partial(self.users.start, actor))
 
     def _call(self, instant: float, actor: Actor, user: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Let a user in the actor's process make a call at an instant."""
@@ -218,10 +233,20 @@ class World:
         self.ended = self.loop.time()
         if not self.seen.violations:
             await self._rest()
+        self.steps = sum(actor.process.steps for actor in self.actors)
+        self._account()
         self._reports()
         judge(self.seen, self.plan)
         self.users.over = True
         await self._sweep()
+
+    def _account(self) -> None:
+        for actor in self.actors:
+            if (shard := actor.shard) is not None and not actor.process.dead:
+                self.seen.accounts[actor.process] = Account(
+                    at=self.ended, begun=shard.begun, given_up=shard.given_up, late=shard.dispatcher.late,
+                    calls=shard.calls,
+                )  # fmt: skip
 
     async def _until(self, instant: float) -> None:
         reached = self.loop.create_future()
@@ -285,10 +310,11 @@ class World:
             if process.dead:
                 continue
             running = [task for task in process.tasks if not task.done()]
-            if running or self.loop.timers(process):
-                self.seen.violated(
-                    f"{process.name} is idle and has {len(running)} tasks, {self.loop.timers(process)} timers"
-                )
+            timers = self.loop.timers(process)
+            if isinstance(process.clock, RunningClock):
+                timers += process.clock.timers().is_open
+            if running or timers:
+                self.seen.violated(f"{process.name} is idle and has {len(running)} tasks, {timers} timers")
             for task in process.tasks:
                 if task.done() and not task.cancelled() and task.exception() is not None:
                     self.seen.violated(f"a task of {process.name} failed: {task.exception()!r}")

@@ -8,9 +8,10 @@ from typing import Final
 
 from intervalq._queue.threads import EARLY
 from intervalq.testing.simulation.facts import ObservedJob, Start
+from intervalq.testing.simulation.judges.accounts import accounts, left_over
 from intervalq.testing.simulation.judges.clocks import candour
 from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts
-from intervalq.testing.simulation.judges.ends import closing, fates
+from intervalq.testing.simulation.judges.ends import agreed, closing, fates, handed, kept
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.running import leases, limits
 from intervalq.testing.simulation.judges.settlements import settlements
@@ -41,6 +42,8 @@ _THREAD: Final = EARLY / 1e6
 def judge(seen: Observer, plan: Plan) -> None:
     """Add every broken promise to the observer's violations."""
     for rule in (
+        accounts,
+        left_over,
         starts,
         announced,
         surely,
@@ -50,6 +53,9 @@ def judge(seen: Observer, plan: Plan) -> None:
         places,
         holds,
         fates,
+        agreed,
+        kept,
+        handed,
         limits,
         leases,
         clocks,
@@ -290,19 +296,29 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
 
 
 def _lost_last(seen: Observer, process: Process, until: float, lateness: float) -> float:
-    """When the last slot ended that a process missed because its timers are later than the slot is long."""
+    """When the last slot ended that a process missed because its timers are later than the slot is long.
+
+    It lets a ticket pass without a request if it wakes when its slot is over.
+    """
     used = {start.slot for start in seen.starts}
-    return max(
-        (
-            grants[-1].slot + grants[-1].latest
-            for slot, grants in seen.grants.items()
-            if slot not in used
-            and grants[-1].process is process
-            and grants[-1].slot < until
-            and grants[-1].latest < lateness
-        ),
-        default=0.0,
-    )
+    lost = [
+        grants[-1].slot + grants[-1].latest
+        for slot, grants in seen.grants.items()
+        if slot not in used
+        and grants[-1].process is process
+        and grants[-1].slot < until
+        and grants[-1].latest < lateness
+    ]
+    for slot in seen.taken[process].keys() - used - seen.grants.keys():
+        lost += [
+            at
+            for at, now, state in seen.history
+            if at < until
+            and state is not None
+            and seen.trace.name(state.generation) == slot[0]
+            and state.clock(now) - seen.dues[slot] <= state.tolerance + state.credit < lateness * 1e6
+        ][-1:]
+    return max(lost, default=0.0)
 
 
 def _held(seen: Observer, plan: Plan, begin: float, end: float) -> float:

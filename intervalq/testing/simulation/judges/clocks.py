@@ -90,7 +90,9 @@ def blur(seen: Observer, process: Process, at: float, *, answered: bool = True) 
     stepped = max((step for step, _ in seen.steps if step <= at), default=None)
     had = [(sent, back) for sent, back in seen.exchanges[process] if back < at or (answered and back == at)]
     blurs = [
-        back - sent + 2e-6 + AGEING * (at - back) for sent, back in had if stepped is None or sent > stepped
+        back - sent + 2 * seen.blur + 2e-6 + AGEING * (at - back)
+        for sent, back in had
+        if stepped is None or sent > stepped
     ]
     if stepped is not None:
         return max(blurs or [back - sent + AGEING * (at - back) for sent, back in had[-8:]], default=0.0)

@@ -22,6 +22,9 @@ _DRIFT: Final = 5e-4
 _SOON: Final = 0.01
 """Allowance for steps that take no time, and for timers, in seconds."""
 
+_STEPS: Final = 1e-3
+"""The time that some steps of a process take whose time passes in them, in seconds."""
+
 _TRIPS: Final = 12
 """The round trips in which a process can learn the store's clock, take a ticket and request its grant."""
 
@@ -35,6 +38,7 @@ def timeouts(seen: Observer, plan: Plan) -> Findings:
             continue
         least = max(job.plan.timeout, _ANSWER) if job.plan.way == "try" else job.plan.timeout
         least += _SOON if job.plan.way == "thread" else 0.0  # it gets its slot early
+        least += _STEPS if job.process.clock.goes_on else 0.0
         until = job.added + least * (1 + _DRIFT) + GRAIN + _stopped(seen, job.process, job.added)
         if job.starts and job.starts[0].at > until:
             yield job.starts[0].at, f"{named(job.starts[0])} had to begin by {until:.6f}"
@@ -63,6 +67,9 @@ def refusals(seen: Observer, plan: Plan) -> Findings:
                 yield at, f"{_named(job)} was refused at {at:.6f}, and no record was there"
             continue
         latest = max(outlook.begins for outlook in outlooks)
+        state = lines.heard(job.process, at)[1]
+        if state is not None and state.held_since is not None:
+            latest += 2 * _slowest(seen, job.process)  # the end of the hold is heard of first
         is_early = at < until - GRAIN - within * _DRIFT
         if is_early and latest <= until - within * _DRIFT - 2 * GRAIN:
             yield at, f"{_named(job)} was refused at {at:.6f}, a slot came at {latest:.6f}, by {until:.6f}"
@@ -164,10 +171,11 @@ def in_vain(seen: Observer, plan: Plan) -> Findings:
             if since < (grant.heard or 0.0) and since < grant.slot < end:
                 yield refusal.at, f"{_named(job)} was refused, and had ticket {slot[1]} in time"
         began = [start for start in seen.starts if start.at < end]
-        last = max(
-            (start.at + grant.cost * plan.interval for start in began for grant in start.grants[-1:]),
-            default=0.0,
-        )
+        ended = [start.at + grant.cost * plan.interval for start in began for grant in start.grants[-1:]]
+        if is_heavy:  # slots may have been too cheap for the jobs that waited
+            slots = [grants[-1] for grants in seen.grants.values() if grants[-1].slot < end]
+            ended += [grant.slot + grant.cost * plan.interval for grant in slots]
+        last = max(ended, default=0.0)
         if max(begin, last) + 2 * plan.interval < end and not seen.limited:
             yield refusal.at, f"{_named(job)} was refused, and nothing began since {last:.6f}"
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import Final
+
 from intervalq._timing.outage import OUTAGE
+from intervalq.rules import Configure, Inspect
 from intervalq.testing.simulation.facts import ObservedJob
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.loop import Process
 from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
+
+_HANDED: Final = 0.002
+"""How long before its slot a thread is handed that, in seconds."""
+
+_FEW: Final = 3
+"""So many threads are not all late by chance."""
 
 
 def fates(seen: Observer, plan: Plan) -> Findings:
@@ -54,10 +64,69 @@ def _trouble(seen: Observer, job: ObservedJob) -> str | None:
         "SlotTimeout": wanted.timeout is not None and starts < attempts,
         "StoreTimeout": given_up and starts < attempts,
         "StoreUnavailable": given_up and starts < attempts,
-        "ConfigMismatch": bool(seen.changes) and starts < attempts,
+        "ConfigMismatch": _is_refused(seen, job) and starts < attempts,
         "QueueNotFound": job.process.name == "J" and starts < attempts,
     }
     return None if fine.get(outcome, False) else f"{starts} starts, then {outcome}"
+
+
+def _is_refused(seen: Observer, job: ObservedJob) -> bool:
+    """Whether the process was told that the record has other settings than its handle."""
+    own = [command.settings for _, command in seen.commands[job.process] if command.settings is not None]
+    return any(
+        answer.refused and answer.state is not None and answer.state.settings != own[0]
+        for _, _, answer in seen.told[job.process]
+    )
+
+
+def agreed(seen: Observer, plan: Plan) -> Findings:
+    """A handle works with its own settings, or with others only if it adopts them; then it changes none."""
+    modes = {each.name: each.options.get("on_mismatch", "raise") for each in plan.processes}
+    for process, commands in seen.commands.items():
+        own = next((command.settings for _, command in commands if command.settings is not None), None)
+        mode = modes.get(process.name)
+        if own is None or mode is None:
+            continue
+        changes = any(isinstance(command, Configure) for _, command in commands)
+        if changes and mode != "update":
+            yield commands[-1][0], f"{process.name} changed settings, with on_mismatch={mode!r}"
+        since = min((at for at, command in commands if not isinstance(command, Inspect)), default=0.0)
+        for at, command, answer in seen.told[process]:
+            if isinstance(command, Configure):
+                since = at
+            if isinstance(command, Inspect | Configure) or answer.refused or answer.state is None:
+                continue
+            changed = any(since < change <= at for change in seen.changes)
+            if mode != "adopt" and answer.state.settings != own and not changed:
+                yield at, f"{process.name} works with other settings than its own, {own}"
+            break
+    for job in seen.jobs:
+        if job.outcome == "ConfigMismatch" and modes.get(job.process.name) != "raise":
+            yield job.ended, f"job {job.number} of {job.process.name}: it was to take other settings"
+
+
+def kept(seen: Observer, plan: Plan) -> Findings:
+    """A handle with `start=False` starts no job before it is started, or closed with `drain=True`."""
+    waits = {each.name for each in plan.processes if each.starts is not None}
+    for start in seen.starts:
+        process = start.job.process
+        since = min(each.get(process, float("inf")) for each in (seen.released_at, seen.closed))
+        if process.name in waits and start.at < since:
+            yield start.at, f"{named(start)} began before its handle was started"
+
+
+def handed(seen: Observer, plan: Plan) -> Findings:
+    """A thread is handed its slot before it comes, unless its process wakes late or the job has just come."""
+    late = {each.name for each in plan.processes if each.lateness > _HANDED / 4 or each.turn is not None}
+    waited: dict[Process, list[ObservedJob]] = defaultdict(list)
+    for job in seen.jobs:
+        if job.plan.way != "thread" or not job.starts or job.came_late or job.process.name in late:
+            continue
+        if job.starts[0].at - job.added > plan.interval / 2 + 1:
+            waited[job.process].append(job)
+    for process, jobs in waited.items():
+        if len(jobs) >= _FEW and max(job.handed for job in jobs) <= 0:
+            yield jobs[-1].ended, f"the threads of {process.name} are handed their slots only when they come"
 
 
 def _was_to_begin(seen: Observer, job: ObservedJob) -> bool:

@@ -57,8 +57,12 @@ class Lines:
         entered = [
             each for each in line if not each.starts and (each.plan.timeout is None or each.added <= heard)
         ]
+        # It is there once a request that was sent after it came has been answered.
+        sent = max((sent for sent, back in seen.exchanges[job.process] if back <= at), default=0.0)
+        answered = [each for each in entered if each.added <= sent or not _asks_first(each)]
         leaving = [each for each in seen.jobs if each.process is job.process and each.ended == at]
-        lines = [line, entered, sorted([*line, *(each for each in leaving if each is not job)], key=_place)]
+        left = sorted([*line, *(each for each in leaving if each is not job)], key=_place)
+        lines = [line, *(some for some in (entered, answered, left) if some != line)]
         for own, ahead in product(self._possible(job.process, at), lines):
             found += [self._outlook(job, at, state, own, ahead) for state in states if state is not None]
             if known is not None:
@@ -193,6 +197,10 @@ class Lines:
     def _true(self, at: float, reading: int, instant: int) -> float:
         """The true time at which the store's clock reads `instant`."""
         return at + (instant - reading) / 1e6 / self._rate
+
+
+def _asks_first(job: ObservedJob) -> bool:
+    return job.plan.timeout is not None and job.plan.way != "add"
 
 
 def waits(job: ObservedJob, at: float) -> bool:

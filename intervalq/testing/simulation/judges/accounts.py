@@ -1,0 +1,70 @@
+"""Judges of what a handle says about itself: `inspect()` counts what happened, no more and no less."""
+
+from __future__ import annotations
+
+from intervalq.rules import Advance
+from intervalq.testing.simulation.judges.findings import Findings
+from intervalq.testing.simulation.loop import Process
+from intervalq.testing.simulation.observer import Observer
+from intervalq.testing.simulation.plans import Plan
+
+
+def accounts(seen: Observer, plan: Plan) -> Findings:
+    """Each figure of a handle is the number of what was seen from outside."""
+    for process, account in seen.accounts.items():
+        begun = sum(start.job.process is process for start in seen.starts)
+        late = sum(
+            answer.at_once and bool(answer.granted) and isinstance(command, Advance)
+            for _, command, answer in seen.told[process]
+        )
+        told = {"begun": account.begun, "late": account.late, "calls": account.calls}
+        found = {"begun": begun, "late": late, "calls": len(seen.questions[process])}
+        if told != found:
+            yield account.at, f"{process.name} says {told}, and it was {found}"
+        if not (seen.losses or seen.steps or seen.reclaims or seen.copies or plan.keyed):
+            least, most = _passed(seen, process)
+            if not least <= account.given_up <= most:
+                yield account.at, f"{process.name} gave up {account.given_up} slots, not {least} to {most}"
+
+
+def _passed(seen: Observer, process: Process) -> tuple[int, int]:
+    """How many slots of a process nobody used: those that surely passed while its jobs waited, and all.
+
+    While jobs wait, slots are used in order. Those that are left when nobody waits are not given up.
+    """
+    used = {start.slot for start in seen.starts}
+    own = seen.own[process]
+    unused = [slot for slot in own if slot not in used]
+    surely = 0
+    for record, ticket in unused:
+        grants = [grant for grant in seen.grants.get((record, ticket), ()) if grant.process is process]
+        is_given_back = (record, ticket) not in seen.taken[process]
+        if not grants or grants[-1].heard is None or is_given_back:
+            continue
+        if ticket <= seen.revoked.get(record, 0):
+            continue
+        ends = grants[-1].slot + grants[-1].latest
+        is_asked_for = grants[0].at > own[record, ticket]  # others may be for jobs that may come
+        behind = (slot for slot in used & own.keys() if slot[0] == record and slot[1] > ticket)
+        waits = any(
+            job.process is process
+            and job.added < grants[-1].slot
+            and (job.starts[0].at if job.starts else job.ended) > ends
+            for job in seen.jobs
+        )
+        surely += is_asked_for and waits and any(own[slot] < ends for slot in behind)
+    return surely, len(unused)
+
+
+def left_over(seen: Observer, plan: Plan) -> Findings:
+    """When nobody waits any more, the last ticket of a queue is given back, so that its slot is free."""
+    del plan
+    if not seen.history or (last := seen.history[-1][2]) is None or seen.losses or seen.steps or seen.copies:
+        return
+    slot = seen.trace.name(last.generation), last.ticket
+    if any(start.slot == slot for start in seen.starts) or last.ticket <= last.revoked_through:
+        return
+    for process, taken in seen.taken.items():
+        is_missed = any(miss.slot == slot and miss.process is process for miss in seen.misses)
+        if slot in taken and not is_missed and not seen.failures[process] and process not in seen.died:
+            yield seen.accounts[process].at, f"ticket {last.ticket} is of {process.name}, which has no job"
