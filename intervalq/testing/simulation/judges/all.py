@@ -9,10 +9,10 @@ from typing import Final
 from intervalq._queue.threads import EARLY
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.clocks import candour
-from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts
+from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts, tries
 from intervalq.testing.simulation.judges.ends import closing, fates
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
-from intervalq.testing.simulation.judges.running import leases, limits
+from intervalq.testing.simulation.judges.running import leases, limits, renewals
 from intervalq.testing.simulation.judges.settlements import settlements
 from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
 from intervalq.testing.simulation.judges.starts import Starts
@@ -63,6 +63,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         unused,
         outages,
         freed,
+        renewals,
         closing,
         wasted,
         asked,
@@ -74,6 +75,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         refusals,
         quotes,
         prompt,
+        tries,
         in_vain,
         warned,
     ):

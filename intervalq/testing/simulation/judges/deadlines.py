@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from intervalq.rules import Advance
+from intervalq.rules import FOREVER, Advance
 from intervalq.testing.simulation.facts import ObservedJob, Refusal
 from intervalq.testing.simulation.judges.clocks import blur
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
@@ -102,6 +102,8 @@ def _told(seen: Observer, told: Refusal, lines: Lines) -> Findings:
     if state is not None and state.held_since is not None:
         slack += 4 * _slowest(seen, told.job.process)  # the end of the hold is heard of first
     least, most = (choose(each.begins for each in outlooks) - at for choose in (min, max))
+    if after and most <= 0 and (state is None or state.held_since is None):
+        yield at, f"{what}, and a slot has come"
     if not least - slack - notice <= after <= max(0.0, most) + slack:
         yield at, f"{what}, and a slot would have come after {least:.6f} to {most:.6f} s"
 
@@ -137,6 +139,53 @@ def prompt(seen: Observer, plan: Plan) -> Findings:
                     f"{_named(job)} waited until {left:.6f} for a slot known at {at:.6f} to come later",
                 )
                 break
+
+
+def tries(seen: Observer, plan: Plan) -> Findings:
+    """Without faults, a job that can't wait begins if nobody else used or wanted the queue for a while.
+
+    In a hold whose end nobody knows, it is refused at once, if its process knows of the hold.
+    """
+    for job in seen.jobs:
+        if job.plan.timeout != 0 or job.process in seen.died or seen.failures[job.process]:
+            continue
+        soon = 4 * _slowest(seen, job.process) + _SOON
+        left = job.starts[0].at if job.starts else job.ended
+        if not job.starts and job.outcome == "SlotTimeout" and _is_idle(seen, plan, job, soon):
+            yield job.ended, f"{_named(job)} was refused, and nobody used the queue"
+        if (
+            left > job.added + soon
+            and _stays_held(seen, job, left)
+            and not _stopped(seen, job.process, job.added)
+        ):
+            yield left, f"{_named(job)} waited until {left:.6f} in a hold, and was not to wait"
+
+
+def _is_idle(seen: Observer, plan: Plan, job: ObservedJob, soon: float) -> bool:
+    """Whether nobody used the queue for some intervals before a job, or wanted it until soon after."""
+    if not _is_calm(seen, plan) or _late(plan) or plan.limits or job.plan.cost > 1:
+        return False
+    since = job.added - 3 * plan.interval - 2 * soon
+    others = [each for each in seen.jobs if each is not job]
+    waited = any(each.added < job.added + soon and _left(each) > since for each in others)
+    taken = any(at > since for slot, issues in seen.issues.items() for at in issues if at < job.added)
+    return not waited and not taken and not any(start.at > since for start in seen.starts)
+
+
+def _left(job: ObservedJob) -> float:
+    """When a job first left the wait queue."""
+    return job.starts[0].at if job.starts else job.ended if job.outcome is not None else float("inf")
+
+
+def _stays_held(seen: Observer, job: ObservedJob, until: float) -> bool:
+    """Whether all that a process knew of the queue, while a job waited, was a hold whose end nobody knows."""
+    told = [(at, answer) for at, _, answer in seen.told[job.process] if at <= until and not answer.refused]
+    known = [answer.state for at, answer in told if at > job.added]
+    known += [answer.state for at, answer in told if at <= job.added][-1:]
+    return bool(known) and all(
+        state is not None and state.held_since is not None and (state.full or state.held_until >= FOREVER)
+        for state in known
+    )
 
 
 def _stays(lines: Lines, job: ObservedJob, at: float, until: float) -> bool:
