@@ -9,7 +9,15 @@ from typing import Final
 from intervalq._queue.threads import EARLY
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.clocks import candour
-from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts, tries
+from intervalq.testing.simulation.judges.deadlines import (
+    in_vain,
+    joins,
+    prompt,
+    quotes,
+    refusals,
+    timeouts,
+    tries,
+)
 from intervalq.testing.simulation.judges.ends import closing, fates
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
 from intervalq.testing.simulation.judges.running import leases, limits, renewals
@@ -76,6 +84,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         quotes,
         prompt,
         tries,
+        joins,
         in_vain,
         warned,
     ):
