@@ -181,7 +181,7 @@ def tries(seen: Observer, plan: Plan) -> Findings:
             continue
         soon = 4 * _slowest(seen, job.process) + _SOON
         left = job.starts[0].at if job.starts else job.ended
-        if not job.starts and job.outcome == "SlotTimeout" and _is_idle(seen, plan, job, soon):
+        if not job.starts and job.outcome == "SlotTimeout" and _is_idle(seen, plan, job, left):
             yield job.ended, f"{_named(job)} was refused, and nobody used the queue"
         if (
             left > job.added + soon
@@ -191,15 +191,21 @@ def tries(seen: Observer, plan: Plan) -> Findings:
             yield left, f"{_named(job)} waited until {left:.6f} in a hold, and was not to wait"
 
 
-def _is_idle(seen: Observer, plan: Plan, job: ObservedJob, soon: float) -> bool:
-    """Whether nobody used the queue for some intervals before a job, or wanted it until soon after."""
+def _is_idle(seen: Observer, plan: Plan, job: ObservedJob, left: float) -> bool:
+    """Whether nobody used the queue for some intervals before a job, or took a slot before it left."""
     if not _is_calm(seen, plan) or _late(plan) or plan.limits or job.plan.cost > 1:
         return False
-    since = job.added - 3 * plan.interval - 2 * soon
-    others = [each for each in seen.jobs if each is not job]
-    waited = any(each.added < job.added + soon and _left(each) > since for each in others)
-    taken = any(at > since for slot, issues in seen.issues.items() for at in issues if at < job.added)
-    return not waited and not taken and not any(start.at > since for start in seen.starts)
+    since = job.added - 3 * plan.interval - _SOON
+    own = [each for each in seen.jobs if each.process is job.process and each.number < job.number]
+    taken = [
+        at
+        for process, slots in seen.own.items()
+        for slot, at in slots.items()
+        if at < left and since < at + max(0.0, seen.ahead[slot])
+        if process is not job.process or at < job.added
+    ]
+    waited = any(_left(each) > since for each in own) or any(each.plan.priority for each in seen.jobs)
+    return not waited and not taken and not any(since < start.at < left for start in seen.starts)
 
 
 def _left(job: ObservedJob) -> float:
