@@ -78,7 +78,8 @@ class QueueState:
     """This handle: slots that were missed or given up, each replaced by a new one."""
     causes: dict[str, int]
     """This handle: slots that were given up, by cause. `late`: another shard had already been granted a later
-    slot. `stepped`: the store's clock was set. `revoked`: by `reclaim`, a longer interval or a pause.
+    slot. `away`: the same, but the slot passed while the store could not be reached. `stepped`: the store's
+    clock was set. `revoked`: by `reclaim`, a longer interval or a pause.
     `thread`: the thread of a plain function was too late, and others had been handed the slots behind it.
     `cheap`: the slot was taken for a job of a smaller cost."""
     late: int

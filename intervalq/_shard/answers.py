@@ -55,10 +55,10 @@ class Answers:
         for slot in question.slots:
             if slot not in kept and slot.ticket in state.running:
                 self._leases.ended(slot.ticket)  # its lease is no longer needed
-        for ticket in answer.missed:
-            self._dispatcher.missed("late" if ticket > state.revoked_through else "revoked")
-        if answer.at_once and answer.granted:
-            self._dispatcher.granted_late()
+        for slot in question.slots:
+            if slot.ticket in answer.missed:
+                self._dispatcher.missed(slot, state)
+        self._dispatcher.late += bool(answer.at_once and answer.granted)
         self._take_in_new(answer, state, speculative)
 
     async def pass_void(self, state: State | None) -> None:
@@ -72,8 +72,8 @@ class Answers:
             return
         tickets, any_void = self._grants.tickets, False
         while tickets and tickets[0].ticket <= state.revoked_through:
-            self._leases.ended(tickets.popleft().ticket)
-            self._dispatcher.missed("revoked")
+            self._leases.ended(tickets[0].ticket)
+            self._dispatcher.missed(tickets.popleft(), state)
             any_void = True
         if any_void:
             await self._leases.settle()

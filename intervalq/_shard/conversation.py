@@ -82,10 +82,8 @@ class Conversation:
         self._clock = clock
         self._connection = connection
         self._line, self._grants = line, grants
-        self._time = time
-        self._leases = leases
-        self._dispatcher = dispatcher
-        self._deadlines = deadlines
+        self._time, self._leases = time, leases
+        self._dispatcher, self._deadlines = dispatcher, deadlines
         self._answers = Answers(grants, time, leases, dispatcher, connection.store)
         self._warnings = Warnings(self._queue, self._store.url)
         self.settlements = Settlements(clock)
@@ -244,6 +242,7 @@ class Conversation:
         if not attached or not waits or self.outage.is_over(now):
             raise error
         await self._parked.until(self.outage.again(now))
+        self._dispatcher.away = self._clock.now()
 
     async def _check_clock(self) -> bool:
         """Send a request only to improve the estimate of the clocks, if that matters soon."""

@@ -111,8 +111,8 @@ class Deadlines:
         Raises:
             SlotTimeout: a slot comes too late.
         """
-        error, is_fresh = self._refusal(waiter), self._clock.now() - self._connection.heard_at <= _FRESH
-        if not (error is not None and is_fresh) and (error is not None or self._was_close(waiter)):
+        error, age = self._refusal(waiter), self._clock.now() - self._connection.heard_at
+        if self._was_close(waiter) if error is None else age > _FRESH:
             try:
                 await self._look()
             except StoreUnavailable:
@@ -224,11 +224,10 @@ class Deadlines:
 
     def _void(self, state: State) -> int:
         """How many tickets, from the first, were revoked: they are dropped with the next request."""
-        kept = () if state.held_since is None else state.running
         return sum(
             1
             for _ in takewhile(
-                lambda slot: slot.ticket <= state.revoked_through and slot.ticket not in kept,
+                lambda slot: slot.ticket <= state.revoked_through and slot.ticket not in state.running,
                 self._grants.tickets,
             )
         )
@@ -257,7 +256,7 @@ class Deadlines:
             before = max(0, line.waiting - grants.granted_count - tickets)
             slot = next(islice(coming, line.waiting, None), None)
         if slot is not None:
-            return slot.due + another * step
+            return slot.due
         free = self._behind(state, at)
         if not state.settings.limits:
             return free.due + (before + another) * step

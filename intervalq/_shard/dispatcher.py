@@ -6,7 +6,6 @@ as slots have come; each makes the last check itself, in the task that begins.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -25,7 +24,7 @@ from intervalq._timing.clock import Clock
 from intervalq._timing.precision import Precision
 from intervalq._timing.slices import run_soon
 from intervalq._timing.wakeable_sleep import WakeableSleep
-from intervalq.rules import FOREVER
+from intervalq.rules import FOREVER, Slot, State
 
 _HANDOFF: Final = 80
 """How long a woken job needs until it reads the clock itself, in microseconds."""
@@ -171,24 +170,23 @@ class Dispatcher:
         state, grants = self._connection.state, self._grants
         if state is None or state.held_since is not None or state.settings.max_running or grants.granted:
             return
-        late = state.held_total + state.tolerance + state.credit
         end = 0
-        while grants.tickets and self._time.clock.surely(grants.tickets[0].due + late) < self._now():
-            if grants.tickets[0].ticket >= end:  # the end of a range stays while its first slots are dropped
+        while grants.tickets and self._over(slot := grants.tickets[0], state) < self._now():
+            if slot.ticket >= end:  # the end of a range stays while its first slots are dropped
                 end = grants.row_end()
                 if state.current < end:
                     break
-            is_late = self._time.clock.surely(grants.tickets[0].due + late) > self.away
             grants.pass_by()
-            self.missed("late" if is_late else "away")
+            self.missed(slot, state)
 
-    def granted_late(self) -> None:
-        """Count a slot that was granted late."""
-        self.late += 1
+    def missed(self, slot: Slot, state: State) -> None:
+        """Count a slot that was revoked, or over before it was granted: perhaps while the store was away."""
+        over = "late" if self._over(slot, state) > self.away else "away"
+        self.skipped["revoked" if slot.ticket <= state.revoked_through else over] += 1
 
-    def missed(self, cause: str) -> None:
-        """Count a ticket that was no longer valid when a grant of its slot was requested."""
-        self.skipped[cause] += 1
+    def _over(self, slot: Slot, state: State) -> int:
+        """When a slot is surely too old to be granted, on the process's own clock."""
+        return self._time.clock.surely(slot.due + state.held_total + state.tolerance + state.credit)
 
     def undo(self, grant: Grant, *, again: bool = True) -> bool:
         """Take back the slot of a job that could not begin in it, because its thread came too late.
@@ -389,8 +387,9 @@ class Dispatcher:
         """Sleep, and measure how late the process wakes."""
         if instant <= self._now():
             return
-        if await sleep.until(instant):
-            self._time.lateness.add(max(0, self._now() - math.ceil(instant)))
+        fired = await sleep.until(instant)
+        if fired or self._now() > instant:  # if woken later than that, the timer would have been later still
+            self._time.lateness.add(max(0, int(self._now() - instant)))
 
     def _bounded(self, granted: GrantRange) -> GrantRange:
         if granted.readings == self._time.clock.answers:

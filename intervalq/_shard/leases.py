@@ -67,8 +67,7 @@ class Leases:
             self.running.discard(ticket)
         if self._is_limited():
             self._ended.add(ticket)
-            self._start_reporting()
-            self._sleep.wake()
+            self._report_now()
 
     def unused(self, slots: Iterable[Slot], state: State | None) -> None:
         """Note that these slots won't be used: with a limit, the granted ones count as running jobs."""
@@ -96,9 +95,13 @@ class Leases:
         """Report all ended jobs to the store, if it can be reached; otherwise their leases expire."""
         if self._ended:
             self._settled = settled = self._settled or anyio.Event()
-            self._start_reporting()  # the last report may have been cancelled with its event loop
-            self._sleep.wake()
+            self._report_now()  # the last report may have been cancelled with its event loop
             await settled.wait()
+
+    def _report_now(self) -> None:
+        self._start_reporting()
+        if self._sleep.is_on:  # otherwise a request is in flight, and the next one needs no wake-up
+            self._sleep.wake()
 
     def _start_reporting(self) -> None:
         if not self._is_reporting:

@@ -87,7 +87,7 @@ What is checked, from outside and in true time
                 that stayed away
     requests    without faults, a process sends at most three requests per job, one more when its last
                 waiting job is gone, and eight at the beginning; five more per job if its round trips are
-                long compared to the tolerance
+                long compared to the tolerance. Leases are renewed once in a third of their time
     tickets     without faults, a job begins with the ticket that its caller was given, if timers are no
                 later than the tolerance
     outages     jobs that wait for an unreachable store fail after a minute; at most two requests per second

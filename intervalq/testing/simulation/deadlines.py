@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Final
 
 from intervalq.testing.simulation.plans import Plan, PlannedJob
+
+_TRIES: Final = 3
+"""How many jobs that can't wait are added late in a run."""
 
 
 def add_deadlines(plan: Plan, random: Random) -> None:
@@ -22,6 +26,9 @@ def add_deadlines(plan: Plan, random: Random) -> None:
     for _ in range(random.randint(0, 6)):
         process = random.choice(plan.processes)
         plan.verbs.append((random.uniform(process.at, plan.ends), process.name, "quote", 0))
+    for _ in range(_TRIES):  # most of them find an idle queue, or one that is held
+        at, process = random.uniform(plan.ends / 2, plan.ends), random.choice(plan.processes)
+        process.jobs.append(PlannedJob(at=max(at, process.at), way="try", timeout=0.0))
 
 
 def _limit(job: PlannedJob, interval: float, longest: float, random: Random) -> None:

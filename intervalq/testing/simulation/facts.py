@@ -102,6 +102,8 @@ class Refusal:
     job: ObservedJob
     after: float | None
     """The seconds; None: unknown."""
+    text: str = ""
+    """The error's text."""
 
     def added_now(self) -> ObservedJob:
         """A job like the refused one that would be added now."""

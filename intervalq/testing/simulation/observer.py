@@ -116,9 +116,9 @@ class Observer(Facts):
         job.outcome, job.ended = outcome, self.time()
         self.say(job.process.name, "ends", job.number, outcome)
 
-    def refused(self, job: ObservedJob, after: float | None) -> None:
+    def refused(self, job: ObservedJob, after: float | None, text: str) -> None:
         """A job was told that it won't begin in time, and when one that is added now could begin."""
-        self.refusals.append(Refusal(at=self.time(), job=job, after=after))
+        self.refusals.append(Refusal(at=self.time(), job=job, after=after, text=text))
 
     def warned(self, process: Process, text: str) -> None:
         """A process logged a warning."""

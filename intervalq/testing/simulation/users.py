@@ -182,7 +182,7 @@ class Users:
 
     def _named(self, job: ObservedJob, error: Exception) -> str:
         if isinstance(error, SlotTimeout):
-            self.seen.refused(job, error.retry_after)
+            self.seen.refused(job, error.retry_after, str(error))
         return type(error).__name__
 
     async def _in_thread(self, actor: Actor, job: ObservedJob) -> None:

@@ -10,10 +10,18 @@ from intervalq._queue.threads import EARLY
 from intervalq.testing.simulation.facts import ObservedJob, Start
 from intervalq.testing.simulation.judges.accounts import accounts, left_over
 from intervalq.testing.simulation.judges.clocks import candour
-from intervalq.testing.simulation.judges.deadlines import in_vain, prompt, quotes, refusals, timeouts
+from intervalq.testing.simulation.judges.deadlines import (
+    in_vain,
+    joins,
+    prompt,
+    quotes,
+    refusals,
+    timeouts,
+    tries,
+)
 from intervalq.testing.simulation.judges.ends import agreed, closing, fates, handed, kept
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
-from intervalq.testing.simulation.judges.running import leases, limits
+from intervalq.testing.simulation.judges.running import leases, limits, renewals
 from intervalq.testing.simulation.judges.settlements import settlements
 from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
 from intervalq.testing.simulation.judges.starts import Starts
@@ -69,6 +77,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         unused,
         outages,
         freed,
+        renewals,
         closing,
         wasted,
         asked,
@@ -80,6 +89,8 @@ def judge(seen: Observer, plan: Plan) -> None:
         refusals,
         quotes,
         prompt,
+        tries,
+        joins,
         in_vain,
         warned,
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from intervalq.rules import Advance
+from intervalq.rules import FOREVER, Advance
 from intervalq.testing.simulation.facts import ObservedJob, Refusal
 from intervalq.testing.simulation.judges.clocks import blur
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
@@ -73,6 +73,8 @@ def refusals(seen: Observer, plan: Plan) -> Findings:
         is_early = at < until - GRAIN - within * _DRIFT
         if is_early and latest <= until - within * _DRIFT - 2 * GRAIN:
             yield at, f"{_named(job)} was refused at {at:.6f}, a slot came at {latest:.6f}, by {until:.6f}"
+        if is_early and " comes within " not in refusal.text:
+            yield at, f"{_named(job)} was refused before its time was over, and told: {refusal.text}"
         yield from _told(seen, refusal, lines)
 
 
@@ -90,9 +92,14 @@ def _told(seen: Observer, told: Refusal, lines: Lines) -> Findings:
     if seen.copies or seen.failures[told.job.process]:
         return  # it may not know of its own tickets
     outlooks = lines.outlooks(told.added_now(), at, by_last=True)
-    if not after and lines.heard(told.job.process, at)[1] is None:
-        return  # its process has only heard that there is no record, or nothing yet
     what = f"{_named(told.job)} was told at {at:.6f} to come again after {after} s"
+    heard, state = lines.heard(told.job.process, at)
+    if not after and state is None:  # its process has only heard that there is no record, or nothing yet
+        others = [job for job in seen.jobs if job.process is told.job.process and waits(job, at)]
+        unknown = not heard or any(job.plan.timeout is None or job.plan.way == "add" for job in others)
+        if (after is not None and unknown) or (after is None and heard and not others):
+            yield at, f"{what}, and the store {'had' if heard else 'had not'} answered"
+        return
     if after is None:
         if not any(outlook.is_open for outlook in outlooks):
             yield at, f"{what}, and the hold ends by itself"
@@ -105,10 +112,11 @@ def _told(seen: Observer, told: Refusal, lines: Lines) -> Findings:
         return
     slack = 3 * blur(seen, told.job.process, at) + after * 2 * _DRIFT + 2 * GRAIN
     notice = 3 * _slowest(seen, told.job.process) + _SOON if after == 0 else 0.0
-    state = lines.heard(told.job.process, at)[1]
     if state is not None and state.held_since is not None:
         slack += 4 * _slowest(seen, told.job.process)  # the end of the hold is heard of first
     least, most = (choose(each.begins for each in outlooks) - at for choose in (min, max))
+    if after and most <= 0 and (state is None or state.held_since is None):
+        yield at, f"{what}, and a slot has come"
     if not least - slack - notice <= after <= max(0.0, most) + slack:
         yield at, f"{what}, and a slot would have come after {least:.6f} to {most:.6f} s"
 
@@ -117,9 +125,10 @@ def prompt(seen: Observer, plan: Plan) -> Findings:
     """Without faults, a job is refused as soon as it is known that its slot comes too late.
 
     That is known when it is added, by the last answer, or when its process hears of its ticket. `add` doesn't
-    wait for an answer before the job is in line, so only the ticket counts.
+    wait for an answer before the job is in line, so only tickets count. In a pause, the slots behind its end
+    are known without tickets.
     """
-    if not _is_calm(seen, plan):
+    if not _is_calm(seen, plan, holds=True):
         return
     lines = Lines(seen, plan)
     for job in seen.jobs:
@@ -131,10 +140,15 @@ def prompt(seen: Observer, plan: Plan) -> Findings:
         left = job.starts[0].at if job.starts else job.ended
         told = seen.told[job.process]
         answers = [at for at, what, _ in told if job.added <= at < left and isinstance(what, Advance)]
-        asks_first = job.plan.way != "add"
-        for at in [*[job.added][:asks_first], *answers]:
+        for at in [job.added, *answers]:
             known = lines.known(job, at) if at == job.added or waits(job, at) else None
-            if known is None or (at > job.added and not known.is_owned) or at > until:
+            if at == job.added and job.plan.way == "add":
+                known = lines.behind_own(job, at)
+            state = lines.heard(job.process, at)[1]
+            if known is None or known.is_open or at > until or state is None:
+                continue
+            is_held = state.held_since is not None
+            if (at > job.added and not known.is_owned and not is_held) or (seen.holds and not is_held):
                 continue
             margin = 3 * blur(seen, job.process, at) + 6 * trip + _SOON
             soon = at + 4 * trip + _SOON
@@ -146,10 +160,81 @@ def prompt(seen: Observer, plan: Plan) -> Findings:
                 break
 
 
+def joins(seen: Observer, plan: Plan) -> Findings:
+    """Without faults, a process whose first job waits soon asks for a ticket if it has none."""
+    if not _is_calm(seen, plan):
+        return
+    lines = Lines(seen, plan)
+    for job in seen.jobs:
+        at = job.added + _TRIPS * _slowest(seen, job.process) + _SOON
+        if job.plan.timeout is None or not waits(job, at) or job.process.name in _late(plan):
+            continue
+        takes = [
+            when
+            for when, command in seen.commands[job.process]
+            if isinstance(command, Advance) and command.take
+        ]
+        if not lines.owned(job.process, at) and not any(job.added <= when <= at for when in takes):
+            yield at, f"{_named(job)} waits, and {job.process.name} has no ticket, and asked for none"
+
+
+def tries(seen: Observer, plan: Plan) -> Findings:
+    """Without faults, a job that can't wait begins if nobody else used or wanted the queue for a while.
+
+    In a hold whose end nobody knows, it is refused at once, if its process knows of the hold.
+    """
+    for job in seen.jobs:
+        if job.plan.timeout != 0 or job.process in seen.died or seen.failures[job.process]:
+            continue
+        soon = 4 * _slowest(seen, job.process) + _SOON
+        left = job.starts[0].at if job.starts else job.ended
+        if not job.starts and job.outcome == "SlotTimeout" and _is_idle(seen, plan, job, left):
+            yield job.ended, f"{_named(job)} was refused, and nobody used the queue"
+        if (
+            left > job.added + soon
+            and _stays_held(seen, job, left)
+            and not _stopped(seen, job.process, job.added)
+        ):
+            yield left, f"{_named(job)} waited until {left:.6f} in a hold, and was not to wait"
+
+
+def _is_idle(seen: Observer, plan: Plan, job: ObservedJob, left: float) -> bool:
+    """Whether nobody used the queue for some intervals before a job, or took a slot before it left."""
+    if not _is_calm(seen, plan) or _late(plan) or plan.limits or job.plan.cost > 1:
+        return False
+    since = job.added - 3 * plan.interval - _SOON
+    own = [each for each in seen.jobs if each.process is job.process and each.number < job.number]
+    taken = [
+        at
+        for process, slots in seen.own.items()
+        for slot, at in slots.items()
+        if at < left and since < at + max(0.0, seen.ahead[slot])
+        if process is not job.process or at < job.added
+    ]
+    waited = any(_left(each) > since for each in own) or any(each.plan.priority for each in seen.jobs)
+    return not waited and not taken and not any(since < start.at < left for start in seen.starts)
+
+
+def _left(job: ObservedJob) -> float:
+    """When a job first left the wait queue."""
+    return job.starts[0].at if job.starts else job.ended if job.outcome is not None else float("inf")
+
+
+def _stays_held(seen: Observer, job: ObservedJob, until: float) -> bool:
+    """Whether all that a process knew of the queue, while a job waited, was a hold whose end nobody knows."""
+    told = [(at, answer) for at, _, answer in seen.told[job.process] if at <= until and not answer.refused]
+    known = [answer.state for at, answer in told if at > job.added]
+    known += [answer.state for at, answer in told if at <= job.added][-1:]
+    return bool(known) and all(
+        state is not None and state.held_since is not None and (state.full or state.held_until >= FOREVER)
+        for state in known
+    )
+
+
 def _stays(lines: Lines, job: ObservedJob, at: float, until: float) -> bool:
     """Whether a job's slot still comes too late by the answer to the question that may have been asked."""
     known = lines.known(job, at)
-    return known is not None and known.begins > until
+    return known is not None and known.begins > until and not known.is_open
 
 
 def in_vain(seen: Observer, plan: Plan) -> Findings:
@@ -208,9 +293,10 @@ def _is_unclear(seen: Observer, plan: Plan, at: float) -> bool:
     return any(fault <= at for fault in faults) or any(each.turn is not None for each in plan.processes)
 
 
-def _is_calm(seen: Observer, plan: Plan) -> bool:
+def _is_calm(seen: Observer, plan: Plan, *, holds: bool = False) -> bool:
+    """Whether there were no faults or changes, nor holds, unless those are allowed."""
     news = (
-        seen.holds, seen.changes, seen.losses, seen.steps, seen.limited, seen.stalls, seen.reclaims,
-        seen.closed, seen.died, seen.copies, any(seen.failures.values()),
+        seen.holds and not holds, seen.changes, seen.losses, seen.steps, seen.limited, seen.stalls,
+        seen.reclaims, seen.closed, seen.died, seen.copies, any(seen.failures.values()),
     )  # fmt: skip
     return not any(news) and all(each.turn is None for each in plan.processes)

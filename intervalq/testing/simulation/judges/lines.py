@@ -104,6 +104,21 @@ class Lines:
         found = [self._outlook(job, at, state, own, ahead) for own in self._possible(job.process, at)]
         return min(found)._replace(is_owned=all(each.is_owned for each in found))
 
+    def behind_own(self, job: ObservedJob, at: float) -> Outlook | None:
+        """When a slot behind those of a job's own process comes at the earliest, if it is in need of one.
+
+        None: it has no tickets, or a spare one, or not all jobs are alike.
+        """
+        _, state = self.heard(job.process, at)
+        own, ahead = min(self._possible(job.process, at), key=len), self.ahead(job, at)
+        others = [each for each in self._seen.jobs if each.process is job.process]
+        if any(each.plan.cost > 1 or each.plan.units or each.plan.priority for each in others):
+            return None
+        if state is None or state.held_since is not None or not own or len(ahead) < len(own):
+            return None
+        due = own[-1].due + (1 + len(ahead) - len(own)) * state.settings.interval + state.held_total
+        return Outlook(self._true(at, self._reading(at), due), is_open=False, is_owned=True)
+
     def heard(self, process: Process, at: float) -> tuple[float, State | None]:
         """The last record that a process was shown, and when."""
         for when, _, answer in reversed(self._seen.told[process]):

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq._shard.leases import LEASE
+from intervalq.rules import Finish
 from intervalq.testing.simulation.facts import Start
 from intervalq.testing.simulation.judges.findings import GRAIN, Findings
 from intervalq.testing.simulation.loop import Process
@@ -14,6 +15,9 @@ from intervalq.testing.simulation.observer import Observer
 from intervalq.testing.simulation.plans import Plan
 
 FAR: Final = float("inf")
+
+_EARLY: Final = 0.99
+"""Allowance for clocks that run fast."""
 
 
 def limits(seen: Observer, _: Plan) -> Findings:
@@ -74,6 +78,24 @@ def leases(seen: Observer, plan: Plan) -> Findings:
         if length > LEASE / 1e6 + GRAIN:
             yield at, f"a job would count as running for {length:.6f} s if its process died now"
             return
+
+
+def renewals(seen: Observer, plan: Plan) -> Findings:
+    """A process renews its leases once in a third of their time, if there is no ended job to report.
+
+    Not judged if threads may begin too late: a lease that was to end is kept then, and nothing is to report.
+    """
+    threads = {each.name for each in plan.processes if any(job.way == "thread" for job in each.jobs)}
+    for process, commands in seen.commands.items():
+        if process.name in threads:
+            continue
+        reports = [(at, command) for at, command in commands if isinstance(command, Finish)]
+        for (first, _), (second, command) in pairwise(reports):
+            if not command.ended and second - first < LEASE / 3e6 * _EARLY:
+                yield (
+                    second,
+                    f"{process.name} renewed its leases {second - first:.6f} s after its last report",
+                )
 
 
 def _is_kept(seen: Observer, process: Process, begin: float, end: float) -> bool:

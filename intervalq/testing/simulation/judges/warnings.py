@@ -25,6 +25,9 @@ _NOTABLE: Final = 0.05
 _NAMED: Final = "queue 'simulated'"
 """How each warning begins: with the queue of the run."""
 
+_ROUGHLY: Final = 50_000
+"""How exactly the judge follows the queue's clock from one request to the next, in microseconds."""
+
 _LATE: Final = "jobs come too late"
 _FAR: Final = "too far away"
 
@@ -65,9 +68,15 @@ def _late(
         yield from _cause(seen, planned, warning, ends)
     if not given and not any(job.came_late for job in seen.jobs):
         answers = [at for at, sent, _ in seen.told[process] if isinstance(sent, Advance)]
+        issued, failed = seen.own[process], seen.failures[process]
+        known = [
+            when
+            for when, slot in _known_late(seen, process)
+            if slot is None or not any(issued.get(slot, 0.0) < each <= when for each in failed)
+        ]
         score, last = 0, 0.0
         for at in answers:
-            new = sum(last < when <= at for when in _known_late(seen, process))
+            new = sum(last < when <= at for when in known)
             score = max(0, score + 2 * new - sum(last < when <= at for when in began))
             if score > _MANY:
                 yield at, f"{process.name} didn't warn that most of its jobs are late"
@@ -85,20 +94,48 @@ def _late_slots(seen: Observer, process: Process) -> list[float]:
     ]
     again = [grant.at for grants in seen.grants.values() for grant in grants[1:] if grant.process is process]
     threads = [job.ended for job in seen.jobs if job.process is process and job.came_late]
-    passed = [
-        at + seen.ahead[slot] for slot, at in seen.own[process].items() if slot not in used | {*seen.grants}
-    ]
-    return sorted([*_known_late(seen, process), *unused, *again, *threads, *passed])
+    known = _known_late(seen, process)
+    heard = used | {*seen.grants} | {slot for _, slot in known}
+    passed = [at + seen.ahead[slot] for slot, at in seen.own[process].items() if slot not in heard]
+    return sorted(
+        [at for at, slot in known if slot is None or not _was_away(seen, process, slot, at)]
+        + [at for at in passed if not _is_away(seen, process, at)]
+        + [*unused, *again, *threads]
+    )
 
 
-def _known_late(seen: Observer, process: Process) -> list[float]:
-    """When a process heard of slots that were granted late, or were missed because it was too late."""
-    found = []
+def _known_late(seen: Observer, process: Process) -> list[tuple[float, tuple[str, int] | None]]:
+    """When a process heard of slots that were granted late (None), or were missed because it was too late."""
+    found: list[tuple[float, tuple[str, int] | None]] = []
     for at, _, answer in seen.told[process]:
-        if answer.state is not None:
-            found += [at] * bool(answer.granted and answer.at_once)
-            found += [at for ticket in answer.missed if ticket > answer.state.revoked_through]
+        if (state := answer.state) is not None:
+            record = seen.trace.name(state.generation)
+            found += [(at, None)] * bool(answer.granted and answer.at_once)
+            found += [(at, (record, ticket)) for ticket in answer.missed if ticket > state.revoked_through]
     return found
+
+
+def _is_away(seen: Observer, process: Process, at: float) -> bool:
+    """Whether the next that a process hears of the store is that it can't be reached."""
+    ends = [(back, False) for _, back in seen.exchanges[process]]
+    ends += [(failed, True) for failed in seen.failures[process]]
+    return min([each for each in ends if each[0] >= at], default=(at, False))[1]
+
+
+def _was_away(seen: Observer, process: Process, slot: tuple[str, int], at: float) -> bool:
+    """Whether a slot had passed when its process last failed to reach the store, before it heard of that."""
+    if slot not in seen.dues:
+        return False
+    failed = max((each for each in seen.failures[process] if each <= at), default=0.0)
+    then = [
+        (state.clock(now) + (failed - when) * 1e6 - seen.dues[slot], state)
+        for when, now, state in seen.history
+        if when <= failed and state is not None and seen.trace.name(state.generation) == slot[0]
+    ]
+    return any(
+        state.held_since is None and over > state.tolerance + state.credit + _ROUGHLY
+        for over, state in then[-1:]
+    )
 
 
 def _cause(seen: Observer, planned: PlannedProcess, warning: Warned, ends: float) -> Findings:
