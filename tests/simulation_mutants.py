@@ -4,13 +4,14 @@
     python tests/simulation_mutants.py --survivors --rounds 100  # tries the survivors again, for longer
     python tests/simulation_mutants.py --report                  # scores by module, and the survivors
 
-First all schedules are run unchanged, with probes: the sharp ones, which once found a bug, and some rounds of
-each mix. A mutant then meets those that execute its line, in that order, until one breaks a promise. It also
-counts as found if it makes jobs or tasks costlier or later in mixes with few faults, or if clearly more slots
-are granted late or given up in all mixes together. Survivors meet schedules of keys under one rate, those of
-the rules the model, and with `--tests` the tests of their module that run in virtual time. The log says who
-found it, and what a survivor changes. A mutant that never ends, by its processor time, counts as found. Those
-that change nothing visible, or only a cost, are listed with the reason in `simulation_mutants.txt`.
+First all schedules are run unchanged, with probes: those for the figures, sharp ones, which once found a
+bug, and some rounds of each mix. A mutant then meets those that execute its line, in that order, until one
+breaks a promise. It also counts as found if it makes jobs or tasks costlier or later in mixes with few
+faults, or if clearly more slots are granted late or given up in all mixes together. Survivors meet schedules
+of keys under one rate, those of the rules the model, and with `--tests` the tests of their module that run in
+virtual time. The log says who found it, and what a survivor changes. A mutant that never ends, by its
+processor time, counts as found. Those that change nothing visible, or only a cost, are listed with the reason
+in `simulation_mutants.txt`.
 
 The order in which mutants are tried depends only on their places.
 """
