@@ -41,17 +41,12 @@ def anyio_backend() -> str:
 
 
 class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
-    shares_keys = False
-    follows_up = False
-
     @pytest.fixture
     def store_url(self, redis_url: str) -> str:
         return redis_url
 
 
 class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
-    shares_keys = False
-    follows_up = False
     steps = 15  # the scripts are the same
 
     @pytest.fixture
@@ -60,8 +55,6 @@ class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
 
 
 class TestTasksOnACluster(TaskSuite, WakingTaskSuite):
-    shares_keys = False
-    follows_up = False
     steps = 15
 
     @pytest.fixture

@@ -41,6 +41,8 @@ class RedisTaskStore:
     """
 
     keeps_outcomes: Final = True
+    shares_keys: Final = True
+    follows_up: Final = True
 
     def __init__(self, url: str) -> None:
         self._server = Client(url, "tasks in Redis or Valkey")
