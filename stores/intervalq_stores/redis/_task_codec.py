@@ -212,8 +212,8 @@ def _modified(
 
 def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> Row:
     (
-        queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, keep, per_key,
-        follow_up, awaits,
+        queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, keep,
+        per_key, follow_up, awaits,
     ) = insert  # fmt: skip
     place, waiting = (0, awaits > 0) if key is None else places[id_]
     if at is None:

@@ -158,9 +158,9 @@ def row_of(id_: bytes, packed: bytes) -> Row:
 
 
 def _extra(packed: bytes, at: int) -> tuple[int, str, int, str, tuple[int, str, int], int]:
-    """The mark, progress, time to keep, errors, and what joins it to others, of a task that has some of these.
+    """What only some tasks have: mark, progress, time to keep, errors, and what joins them to others.
 
-    The last is where its value begins.
+    The last is where the value begins.
     """
     mark, size = _MORE.unpack_from(packed, at)
     at += _MORE.size

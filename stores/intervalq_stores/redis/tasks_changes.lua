@@ -24,7 +24,10 @@ local function first_in(line)
   return found
 end
 
+local ends = {}  -- line -> the last text that was added to it
+
 local function last_in(line)
+  if ends[line] and fresh[ends[line]] then return ends[line] end
   local found
   for member in pairs(fresh_in[line] or {}) do
     if not found or place_in(line, member) > place_in(line, found) then found = member end
@@ -172,9 +175,11 @@ end
 local function to_the_end(row, line)
   local last = last_in(line)
   row.place, row.waiting = 1, false
-  if not last then return end
-  row.place = place_in(line, last) + 1
-  row.waiting = row.per_key == 1 or count(line) >= row.per_key or there(id_in(line, last)).waiting
+  if last then
+    row.place = place_in(line, last) + 1
+    row.waiting = row.per_key == 1 or count(line) >= row.per_key or there(id_in(line, last)).waiting
+  end
+  ends[line] = line .. pack('>I4', row.place) .. row.id
 end
 
 local function remove(row, feeds)
