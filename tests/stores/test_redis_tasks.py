@@ -74,6 +74,13 @@ def test_what_it_is_not(server: Server) -> None:
     assert repr(store) == f"<RedisTaskStore {server.url}>"
 
 
+async def test_a_batch_is_no_larger_than_what_the_server_may_do_in_one_step() -> None:
+    store = RedisTaskStore("redis://127.0.0.1:1")  # nothing is sent there
+    parts = (Insert("q", "1", "a", follow_up="b"),) * 10_001
+    with pytest.raises(errors.UnsupportedOperation, match="at most 10000 tasks"):
+        await store.apply(Modify(inserts=(Insert("q", "1", "b", awaits=len(parts)), *parts)))
+
+
 # --- what is left ------------------------------------------------------------------------------------
 
 
