@@ -137,6 +137,13 @@ async def test_tasks_that_a_command_takes_away_make_room_in_an_inbox(store: Redi
             await store.apply(inserts("b", key="k"))
 
 
+async def test_what_a_command_inserts_may_replace_what_it_inserted_before(store: RedisTaskStore) -> None:
+    first = Insert("q", "1", "a", "k")
+    both = (await store.apply(Modify(inserts=(first, first._replace(id="b", replace=True))))).inserted
+    assert [(row.id, row.place, row.waiting) for row in both] == [("a", 1, False), ("b", 1, False)]
+    assert await store.apply(Select()) == both[1:]
+
+
 async def test_what_replaces_a_line_leaves_what_is_claimed(store: RedisTaskStore) -> None:
     await begun(store, "s")
     now = 1_000_000_000 * SECOND

@@ -191,6 +191,24 @@ class SharingTests(TaskSuiteBase):
 
         portal.call(scenario)
 
+    def test_a_task_that_joins_a_key_is_next_when_the_same_command_ends_another(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """One moves into the queue, behind two that may run, and one of these moves away."""
+        if not self.shares_keys:
+            return
+
+        async def scenario() -> None:
+            queue, elsewhere = names.queue(), names.queue()
+            first, _ = await put(store, *(insert(queue, n, key="k", per_key=2) for n in range(2)))
+            (third,) = await put(store, insert(elsewhere, key="k", per_key=2))
+            changes = (Change(third.id, 0, queue=queue), Change(first.id, 0, queue=elsewhere))
+            answer = (await store.apply(Modify(changes=changes))).changed
+            assert [(row.place, row.waiting) for row in answer] == [(3, False), (1, False)]
+            assert await store.apply(Select(ids=(third.id, first.id))) == answer
+
+        portal.call(scenario)
+
     def test_the_last_task_of_a_key_says_how_many_run_at_a_time(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
