@@ -181,16 +181,27 @@ def refuse_inserts(store: TaskStore, inserts: Sequence[Insert]) -> None:
         raise UnsupportedOperation(
             store.url,
             "this store runs the tasks of a key one after the other; nothing was done: omit "
-            "concurrency_per_key=, or use SQLite",
+            "concurrency_per_key=, or use another store",
         )
     if any(insert.follow_up or insert.awaits for insert in inserts) and not isinstance(store, Following):
         raise UnsupportedOperation(
-            store.url, "this store has no batches with a follow-up; nothing was done: use SQLite"
+            store.url, "this store has no batches with a follow-up; nothing was done: use another store"
         )
 
 
-def asks_to_keep(command: Command[Any]) -> bool:
-    """Whether a command is about outcomes: a store that keeps none has to refuse it."""
+def refuse_command(store: TaskStore, command: Command[Any]) -> None:
+    """Refuse what a store doesn't have: for the store itself, which must ignore no part of a command.
+
+    Raises:
+        UnsupportedOperation: the command asks for that, see `refuse_inserts`, or is about outcomes.
+    """
+    if _asks_to_keep(command):
+        check_keeps(store, "nothing was done: omit keep=, or use another store")
+    if isinstance(command, Modify):
+        refuse_inserts(store, command.inserts)
+
+
+def _asks_to_keep(command: Command[Any]) -> bool:
     if isinstance(command, Modify):
         ends: Iterable[Delete | Change] = (*command.deletes, *command.changes)
         return any(insert.keep_for for insert in command.inserts) or _keep(ends)

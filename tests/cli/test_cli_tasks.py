@@ -97,6 +97,52 @@ def test_a_bad_line_ends_it(tasks: Callable[..., Any]) -> None:
     assert values(tasks, "q") == list(range(1500))
 
 
+def test_lines_with_a_follow_up_are_one_batch(tasks: Callable[..., Any]) -> None:
+    text = "".join(f"{number}\n" for number in range(2500))
+    options = ("--key", "k", "--concurrency-per-key", "2", "--follow-up", "then", '"all"')
+    ran = tasks("insert", "q", *options, "--json", stdin=text)
+    (answer,) = lines(ran)
+    (then,) = lines(tasks("list", "then", "--json"))
+    assert answer == {"inserted": 2500, "follow_up": then["id"]}
+    assert (then["value"], then["awaits"], then["key"]) == ("all", 2500, None)
+    assert {task["follow_up"] for task in lines(tasks("list", "q", "--json"))} == {then["id"]}
+    ran = tasks("insert", "t", "--text", "--follow-up", "end", "x", stdin="a b\n\n")
+    (end,) = lines(tasks("list", "end", "--json"))
+    assert ran.stdout == f"2 tasks inserted, and their follow-up {end['id']}\n"
+    assert values(tasks, "t") == ["a b", ""]
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin", "code", "message"),
+    [
+        ((), "1\nno json\n2\n", 2, "standard input, line 2: 'no json' is not JSON"),
+        (("--key", "k", "--inbox", "1"), "1\n2\n3\n", 1, "inbox of key 'k'"),
+    ],
+)
+def test_a_batch_of_lines_is_inserted_all_or_none(
+    tasks: Callable[..., Any], args: tuple[str, ...], stdin: str, code: int, message: str
+) -> None:
+    ran = tasks("insert", "q", *args, "--follow-up", "then", "0", stdin=stdin, code=code)
+    assert message in ran.stderr
+    assert sizes(tasks) == {}
+
+
+def test_ctrl_c_inserts_nothing_of_a_batch(intervalq: CommandLine, tasks: Callable[..., Any]) -> None:
+    process = intervalq.start("tasks", "insert", "q", "--follow-up", "q", "0", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.write("1\n" * 100_000)  # more than a pipe holds: it reads
+    process.stdin.flush()
+    process.send_signal(signal.SIGINT)
+    assert "stopping" in process.stderr.readline()
+    process.stdin.close()
+    assert process.wait() == 130
+    assert process.stdout.read() == "0 tasks inserted\n"
+    assert "interrupted: nothing was inserted" in process.stderr.read()
+    assert sizes(tasks) == {}
+
+
 def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
     ran = tasks("insert", "q", "--key", "k", "--inbox", "3", stdin="1\n2\n3\n4\n5\n6\n", code=1)
     found = re.search("lines ([1-5]) to [4-6] were not inserted, none after that was", ran.stderr)
@@ -119,6 +165,8 @@ def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
         (["q", "1", "--delay", "soon"], "is not a duration"),
         (["q", "1", "--inbox", "3"], "--key"),
         (["q", "--id", "x"], "give a VALUE"),
+        (["q", "1", "--follow-up", "r", "2"], "give no VALUE"),
+        (["q", "--follow-up", "r", "no json"], "is not JSON"),
         (["q", "1", "--key", ""], "1 to 128"),
         (["q", "1", "--store", "memory://"], "gone when this command ends"),
         (["q", "1", "--store", "nowhere://"], "entry-point group intervalq.task_stores"),

@@ -11,17 +11,12 @@ from intervalq import errors
 from intervalq.tasks.rules import (
     SECOND,
     Change,
-    Command,
     Count,
     Delete,
     Depend,
-    Insert,
-    Kept,
     Modify,
-    Outcomes,
     QueueStats,
     Select,
-    Work,
 )
 from intervalq.tasks.store import Locking, Pulling, Ranging, Transactional
 from intervalq.testing import TaskSuite, WakingTaskSuite
@@ -81,30 +76,6 @@ def test_what_it_can(nats_url: str) -> None:
     assert isinstance(store, Locking)
     assert not isinstance(store, Transactional | Ranging)
     assert repr(store) == f"NATSTaskStore('{nats_url}')"
-
-
-async def test_whatever_asks_for_outcomes_is_refused_before_anything_is_done(
-    store: NATSTaskStore, queue: str
-) -> None:
-    session = await begun(store)
-    await store.apply(inserts(queue, "a", "b"))
-    row, other = await claim(store, session, queue, limit=2)
-    kept = Kept(SECOND)
-    change = Change(row.id, row.version, attempt=1, kept=kept)
-    refused: list[Command[Any]] = [
-        Modify(inserts=(Insert(queue, "1", "plain"), Insert(queue, "1", "kept", keep_for=SECOND))),
-        Modify(session, deletes=(Delete(row.id, row.version, kept),)),
-        Modify(session, changes=(change,)),
-        Work(session, (*done(other), Delete(row.id, row.version, kept))),
-        Work(session, (change,)),
-        Outcomes(),
-    ]
-    for command in refused:
-        with pytest.raises(errors.UnsupportedOperation, match="keeps no outcomes"):
-            await store.apply(command)
-    assert await ids_in(store, queue) == ["a", "b"]
-    assert await settled(store, session, *done(row, other)) == ()
-    assert await ids_in(store, queue) == []
 
 
 async def test_tasks_come_in_the_order_of_insertion(store: NATSTaskStore, queue: str) -> None:

@@ -41,17 +41,12 @@ def anyio_backend() -> str:
 
 
 class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
-    shares_keys = False
-    follows_up = False
-
     @pytest.fixture
     def store_url(self, redis_url: str) -> str:
         return redis_url
 
 
 class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
-    shares_keys = False
-    follows_up = False
     steps = 15  # the scripts are the same
 
     @pytest.fixture
@@ -60,8 +55,6 @@ class TestValkeyTaskStore(TaskSuite, WakingTaskSuite):
 
 
 class TestTasksOnACluster(TaskSuite, WakingTaskSuite):
-    shares_keys = False
-    follows_up = False
     steps = 15
 
     @pytest.fixture
@@ -79,6 +72,13 @@ def test_what_it_is_not(server: Server) -> None:
     assert not isinstance(store, Transactional)
     assert not isinstance(store, Ranging)
     assert repr(store) == f"<RedisTaskStore {server.url}>"
+
+
+async def test_a_batch_is_no_larger_than_what_the_server_may_do_in_one_step() -> None:
+    store = RedisTaskStore("redis://127.0.0.1:1")  # nothing is sent there
+    parts = (Insert("q", "1", "a", follow_up="b"),) * 10_001
+    with pytest.raises(errors.UnsupportedOperation, match="at most 10000 tasks"):
+        await store.apply(Modify(inserts=(Insert("q", "1", "b", awaits=len(parts)), *parts)))
 
 
 # --- what is left ------------------------------------------------------------------------------------
@@ -135,6 +135,13 @@ async def test_tasks_that_a_command_takes_away_make_room_in_an_inbox(store: Redi
         await store.apply(Modify(deletes=(Delete("c", 0),)))
         if deletes:
             await store.apply(inserts("b", key="k"))
+
+
+async def test_what_a_command_inserts_may_replace_what_it_inserted_before(store: RedisTaskStore) -> None:
+    first = Insert("q", "1", "a", "k")
+    both = (await store.apply(Modify(inserts=(first, first._replace(id="b", replace=True))))).inserted
+    assert [(row.id, row.place, row.waiting) for row in both] == [("a", 1, False), ("b", 1, False)]
+    assert await store.apply(Select()) == both[1:]
 
 
 async def test_what_replaces_a_line_leaves_what_is_claimed(store: RedisTaskStore) -> None:

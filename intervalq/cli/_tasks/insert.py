@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from intervalq.cli._run.input import Input
 from intervalq.cli._run.jobs import BadLine
 from intervalq.cli._tasks.batch import Bar, Interrupt
 from intervalq.cli._tasks.command import on_tasks, tasks_store_option
+from intervalq.cli._tasks.follow_up import BatchOfLines
 from intervalq.cli._tasks.show import many
 from intervalq.errors import (
     IntervalqError,
@@ -74,6 +75,14 @@ class Made:
             concurrency_per_key=self.concurrency_per_key,
         )
 
+    def follow_up(self, handle: Tasks, queue: str, given: str) -> Insert:
+        """The task that waits for the end of all others: of these options, it has only `text`."""
+        plain = replace(
+            self, queue=queue, key=None, at=None, delay=None, inbox=None, replace=False, priority=0,
+            keep=None, concurrency_per_key=1,
+        )  # fmt: skip
+        return plain.task(handle, given)
+
     def _value(self, given: str) -> Any:  # noqa: ANN401 - any JSON value
         try:
             given.encode()
@@ -95,6 +104,7 @@ class Made:
         """intervalq tasks insert mails '{"to": "ann"}'""",
         "intervalq tasks insert mails --text hello --key ann --delay 1m",
         "seq 9 | intervalq tasks insert numbers",
+        """seq 9 | intervalq tasks insert numbers --follow-up reports '"all are done"'""",
     )
 )
 @click.argument("queue")
@@ -123,6 +133,12 @@ class Made:
 )
 @click.option("--keep", metavar="D", help="Keep its outcome for this time after its end: 1h, 7d.")
 @click.option("--replace", is_flag=True, help="With --key: replace the tasks that wait.")
+@click.option(
+    "--follow-up",
+    nargs=2,
+    metavar="QUEUE VALUE",
+    help="Insert all lines or none, and a task that can start when all of these have ended.",
+)
 @tasks_store_option
 @json_option
 @click.pass_context
@@ -142,6 +158,7 @@ def insert(
     priority: int,
     concurrency_per_key: int,
     keep: str | None,
+    follow_up: tuple[str, str] | None,
     store: str | None,
     as_json_: bool,
 ) -> None:
@@ -149,10 +166,10 @@ def insert(
 
     VALUE is JSON. Without it, or with -, values are read from standard input, one per line, and all options
     apply to each. The command stops at the first line that is not valid JSON; earlier lines are already
-    inserted.
+    inserted, except with --follow-up. No option but --text applies to the follow-up.
 
-    Prints the id of the task, or the number of tasks. The exit code is 1 if some were not inserted, 2 for
-    wrong use and for a line that is not valid, 130 after Ctrl-C.
+    Prints the id of the task, or the number of tasks and the id of the follow-up. The exit code is 1 if some
+    were not inserted, 2 for wrong use and for a line that is not valid, 130 after Ctrl-C.
     """
     made = Made(
         queue=queue, text=text, id=id_, key=key, at=None if at is None else _time(at), delay=delay,
@@ -160,6 +177,8 @@ def insert(
         concurrency_per_key=concurrency_per_key,
     )  # fmt: skip
     if value is not None and value != "-":
+        if follow_up is not None:
+            raise InvalidOption("--follow-up waits for the lines of standard input: give no VALUE with it")
         on_tasks(store, lambda handle: _one(handle, made, value, as_json_=as_json_))
         return
     if id_ is not None or dedupe_key is not None:
@@ -167,7 +186,9 @@ def insert(
     if sys.stdin.isatty():
         warn("reading values from the terminal, one per line; end with Ctrl-D")
     source = Input(None)
-    lines = _Lines(source, made)
+    lines: _Lines | BatchOfLines = _Lines(source, made)
+    if follow_up is not None:
+        lines = BatchOfLines(source, made.task, lambda handle: made.follow_up(handle, *follow_up), blank=text)
     on_tasks(store, lines.insert)
     ctx.exit(lines.end(as_json_=as_json_))
 

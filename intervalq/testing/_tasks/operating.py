@@ -14,10 +14,12 @@ from intervalq.tasks.rules import (
     Begin,
     Cancel,
     Change,
+    Count,
     Delete,
     End,
     Kept,
     Modify,
+    Row,
     Select,
     Session,
     Work,
@@ -292,6 +294,63 @@ class OperatingTests(TaskSuiteBase):
                 assert [(row.json, row.awaits, row.waiting) for row in found] == [('"new"', 0, False)] * (
                     not gone
                 )
+
+        portal.call(scenario)
+
+    def test_a_follow_up_is_not_free_again_when_more_tasks_end_than_it_waits_for(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Neither before its claim, nor during that, nor when it is done."""
+        if not self.follows_up:
+            return
+
+        async def scenario() -> None:
+            queue, then, session = names.queue(), names.queue(), await names.begun(store)
+            last = insert(then, awaits=1)
+            await put(store, last, *(insert(queue, follow_up=last.id) for _ in range(8)))
+
+            async def ended() -> tuple[Row, ...]:
+                (cancelled,) = await claim(store, session, queue)
+                await store.apply(Cancel((cancelled.id,)))
+                (done,) = await claim(store, session, queue)
+                ends = (Delete(cancelled.id, cancelled.version + 1), Delete(done.id, done.version))
+                assert (await store.apply(Work(session, ends))).lost == ()
+                return await store.apply(Select(ids=(last.id,)))
+
+            free = await ended()
+            assert await ended() == free
+            claimed = await claim(store, session, then, limit=2)
+            assert len(claimed) == 1
+            assert await ended() == claimed
+            await store.apply(Work(session, (Delete(last.id, claimed[0].version),)))
+            assert await ended() == ()
+            assert await claim(store, session, then) == ()
+
+        portal.call(scenario)
+
+    def test_what_is_cancelled_has_ended_when_its_session_has(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Whether the session ends or expires; what was not cancelled is free, and has not ended."""
+        if not self.follows_up:
+            return
+
+        async def scenario() -> None:
+            queue, then, other = names.queue(), names.queue(), await names.begun(store)
+            ending, lapsing = await names.begun(store), await names.begun(store)
+            last = insert(then, awaits=4)
+            await put(store, last, *(insert(queue, follow_up=last.id) for _ in range(4)))
+            for session in (ending, lapsing):
+                cancelled, _ = await claim(store, session, queue, limit=2)
+                assert (await store.apply(Cancel((cancelled.id,)))).stopping == (cancelled.id,)
+            assert await self._left(store, last.id) == (4, True)
+            await store.apply(End(ending))
+            assert await self._left(store, last.id) == (3, True)
+            await store.apply(Begin(Session(lapsing, expiry=0)))
+            assert lapsing in (await store.apply(Beat(other))).lapsed
+            assert await self._left(store, last.id) == (2, True)
+            (stats,) = await store.apply(Count(names=(queue,)))
+            assert (stats.size, stats.claimed) == (2, 0)
 
         portal.call(scenario)
 

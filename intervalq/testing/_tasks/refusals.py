@@ -6,8 +6,21 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal
 
-from intervalq.errors import DependencyError, InboxFull
-from intervalq.tasks.rules import SECOND, Change, Count, Delete, Depend, Modify, Select, Work
+from intervalq.errors import DependencyError, InboxFull, UnsupportedOperation
+from intervalq.tasks.rules import (
+    SECOND,
+    Change,
+    Command,
+    Count,
+    Delete,
+    Depend,
+    Kept,
+    Modify,
+    Outcomes,
+    Row,
+    Select,
+    Work,
+)
 from intervalq.tasks.store import TaskStore
 from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, put, refused, value_of
 
@@ -161,6 +174,39 @@ class RefusalTests(TaskSuiteBase):
             assert await store.apply(Select(ids=(again.id, changed.id))) == (again, changed)
 
         portal.call(scenario)
+
+    def test_what_a_store_does_not_have_is_refused_before_anything_is_done(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Outcomes, several tasks of a key, batches: a store that ignored them would break promises."""
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, insert(queue), insert(queue))
+            rows = await claim(store, session, queue, limit=2)
+            for command in self._beyond(queue, session, *rows):
+                await refused(store, command, UnsupportedOperation)
+            assert {row.id for row in await store.apply(Select(queue=queue))} == {row.id for row in rows}
+            done = tuple(Delete(row.id, row.version) for row in rows)
+            assert (await store.apply(Work(session, done))).lost == ()
+
+        portal.call(scenario)
+
+    def _beyond(self, queue: str, session: str, row: Row, other: Row) -> list[Command[Any]]:
+        """Commands that ask for what the store doesn't have, as the suite says."""
+        kept = Kept(SECOND)
+        found: list[Command[Any]] = []
+        inserts = []
+        if not self.keeps_outcomes:
+            change, delete = Change(row.id, row.version, kept=kept), Delete(row.id, row.version, kept)
+            inserts += [insert(queue, keep_for=SECOND)]
+            found += [Modify(session, deletes=(delete,)), Modify(session, changes=(change,)), Outcomes()]
+            found += [Work(session, (Delete(other.id, other.version), part)) for part in (change, delete)]
+        if not self.shares_keys:
+            inserts += [insert(queue, key="k", per_key=2)]
+        if not self.follows_up:
+            inserts += [insert(queue, follow_up=row.id), insert(queue, awaits=1)]
+        return [*found, *(Modify(inserts=(insert(queue), part)) for part in inserts)]
 
     def test_an_inbox_that_is_full_refuses_all(
         self, portal: BlockingPortal, store: TaskStore, names: Names

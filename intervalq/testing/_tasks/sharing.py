@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from anyio.from_thread import BlockingPortal
 
-from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Select, Session, Work
+from intervalq.errors import InboxFull
+from intervalq.tasks.rules import SECOND, Begin, Change, Count, Delete, Modify, Select, Session, Work
 from intervalq.tasks.store import SharingKeys, TaskStore
-from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, put
+from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, put, refused
 
 
 class SharingTests(TaskSuiteBase):
@@ -164,6 +165,47 @@ class SharingTests(TaskSuiteBase):
                 running.append(begun)
             await store.apply(Work(session, tuple(Delete(row.id, row.version) for row in running)))
             assert await claim(store, session, queue, limit=10) == ()
+
+        portal.call(scenario)
+
+    def test_all_tasks_of_a_key_that_run_count_beside_what_replaces_the_others(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """Three run; one replaces the others, and the next finds four there, of which one needn't wait."""
+        if not self.shares_keys:
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            await put(store, *(insert(queue, n, key="k", per_key=3) for n in range(5)))
+            assert len(await claim(store, session, queue, limit=9)) == 3
+            for inbox in (3, 4):
+                newest = insert(queue, key="k", per_key=2, replace=True)
+                command = Modify(inserts=(newest, insert(queue, key="k", inbox=inbox)))
+                if inbox == 3:
+                    await refused(store, command, InboxFull)
+                else:
+                    await store.apply(command)
+            (stats,) = await store.apply(Count(names=(queue,)))
+            assert (stats.size, stats.claimed, stats.inbox) == (5, 3, 2)
+
+        portal.call(scenario)
+
+    def test_a_task_that_joins_a_key_is_next_when_the_same_command_ends_another(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """One moves into the queue, behind two that may run, and one of these moves away."""
+        if not self.shares_keys:
+            return
+
+        async def scenario() -> None:
+            queue, elsewhere = names.queue(), names.queue()
+            first, _ = await put(store, *(insert(queue, n, key="k", per_key=2) for n in range(2)))
+            (third,) = await put(store, insert(elsewhere, key="k", per_key=2))
+            changes = (Change(third.id, 0, queue=queue), Change(first.id, 0, queue=elsewhere))
+            answer = (await store.apply(Modify(changes=changes))).changed
+            assert [(row.place, row.waiting) for row in answer] == [(3, False), (1, False)]
+            assert await store.apply(Select(ids=(third.id, first.id))) == answer
 
         portal.call(scenario)
 

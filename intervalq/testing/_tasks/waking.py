@@ -121,7 +121,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_whatever_makes_a_task_ready_wakes(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """An insert, a change, the next of a key, a session that ends or lapses; in any of the queues."""
+        """An insert, a change, the next of a key, a session that ends or lapses, the end of a batch."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()
@@ -142,6 +142,11 @@ class WakingTaskSuite(TaskSuiteBase):
                 End(ended),
                 Beat(worker),
             ]
+            if self.follows_up:
+                last = insert(other, awaits=1)
+                part = insert(names.queue(), follow_up=last.id)
+                await put(store, last, part)
+                commands.append(Cancel((part.id,)))
             async with self._listeners(store, waking, names, 1) as (listener,):
                 for number, command in enumerate(commands, 1):
                     await listener.idle(names.queue(), queue, other)

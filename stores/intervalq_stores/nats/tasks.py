@@ -36,7 +36,7 @@ from intervalq.tasks.rules import (
     Work,
     Worked,
 )
-from intervalq.tasks.store import Lock, Pulled, asks_to_keep
+from intervalq.tasks.store import Lock, Pulled, refuse_command
 
 if TYPE_CHECKING:
     from intervalq_stores.nats._task.claims import Claims
@@ -71,11 +71,7 @@ class NATSTaskStore:
             UnsupportedOperation: JetStream can't do that, such as to keep outcomes; nothing was done.
         """
         del now
-        if asks_to_keep(command):
-            raise UnsupportedOperation(
-                self.url,
-                "it keeps no outcomes of tasks, and nothing was done: omit keep=, or use another store",
-            )
+        refuse_command(self, command)
         with self._seen():
             answer = await _COMMANDS[type(command)](self, command)
         return cast("A", answer)

@@ -211,8 +211,11 @@ def _modified(
 
 
 def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> Row:
-    queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, keep, *_ = insert
-    place, waiting = (0, False) if key is None else places[id_]
+    (
+        queue, json, id_, key, at, delay, attempt, error, _, dedupe, dedupe_for, _, _, priority, keep,
+        per_key, follow_up, awaits,
+    ) = insert  # fmt: skip
+    place, waiting = (0, awaits > 0) if key is None else places[id_]
     if at is None:
         at = now + delay
     errors = with_error("", error, attempt, now) if keep and error else ""
@@ -220,7 +223,8 @@ def _inserted(insert: Insert, now: int, places: dict[str, tuple[int, bool]]) -> 
         Row,
         (
             *(id_, 0, queue, at, json, key, place, waiting, None, None, 0, attempt, error, now, now),
-            *(dedupe, dedupe_for, False, False, False, "", priority, keep, errors, 1, "", 0),
+            *(dedupe, dedupe_for, False, False, False, "", priority, keep, errors),
+            *(per_key, follow_up, awaits),
         ),
     )
 

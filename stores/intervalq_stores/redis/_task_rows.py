@@ -15,8 +15,11 @@ _WHOLE: Final = Struct(">HBIIIIqqqqqHHHIH")
 _SIZE: Final = _WHOLE.size
 _KEY, _WAITING, _SESSION, _UNTIL, _DEDUPE, _AHEAD, _ALONE, _EXTRA = 1, 2, 4, 8, 16, 32, 64, 128
 _MORE: Final = Struct(">BI")
-_KEPT: Final = 64
+_KEPT, _JOINED = 64, 128
 _KEEP: Final = Struct(">qI")
+_JOIN: Final = Struct(">IIH")
+_UNJOINED: Final = (1, "", 0)
+"""The last fields of a task that runs alone of its key, and is in no batch."""
 _MAX_ATTEMPTS: Final = 2**31
 """A bound of attempts that leaves room for as many claims."""
 MAX_SPAN: Final = 2**52
@@ -47,7 +50,7 @@ def inserted(insert: Insert) -> tuple[bytes, str, bytes]:
     """
     (
         queue, json, id_, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace, level,
-        keep_for, *_,
+        keep_for, per_key, follow_up, awaits,
     ) = insert  # fmt: skip
     flags = 0
     options = "" if at is None else "a"
@@ -57,10 +60,10 @@ def inserted(insert: Insert) -> tuple[bytes, str, bytes]:
         if key is not None:
             options += "k" + "r" * replace + ("" if inbox is None else f"i{inbox}")
     extra = b""
-    if level or keep_for:
-        flags |= _EXTRA
-        options += "p" * (level != 0) + "e" * (keep_for > 0 and error != "")
-        extra = _new_extra(level, keep_for)
+    if level or keep_for or follow_up or awaits or per_key != 1:
+        flags |= _EXTRA | _WAITING * (awaits > 0)
+        options += "p" * (level != 0) + "e" * (keep_for > 0 and error != "") + "w" * (awaits > 0)
+        extra = _new_extra(level, keep_for, per_key, follow_up, awaits)
     check_attempt(attempt)
     within(dedupe_for, MAX_SPAN, "dedupe_for")
     parts = (queue, key or "", error, dedupe or "")
@@ -82,12 +85,19 @@ def inserted(insert: Insert) -> tuple[bytes, str, bytes]:
 
 
 @lru_cache(64)
-def _new_extra(level: int, keep_for: int) -> bytes:
-    """What only a new task with a priority, or to be kept, has."""
-    if not keep_for:
-        return _MORE.pack(2 * (level % 32), 0)
+def _new_extra(level: int, keep_for: int, per_key: int, follow_up: str, awaits: int) -> bytes:
+    """What only a new task with a priority, an outcome to be kept, a follow-up or several of a key has."""
     within(keep_for, MAX_SPAN, "keep_for")
-    return _MORE.pack(2 * (level % 32) + _KEPT, 0) + _KEEP.pack(keep_for, 0)
+    within(per_key, _MAX_ATTEMPTS, "per_key")
+    within(awaits, _MAX_ATTEMPTS, "awaits")
+    mark, kept, joined = 2 * (level % 32), b"", b""
+    if keep_for:
+        mark, kept = mark + _KEPT, _KEEP.pack(keep_for, 0)
+    if follow_up or awaits or per_key != 1:
+        name = follow_up.encode()
+        within(len(name), 2**16, "the length of follow_up")
+        mark, joined = mark + _JOINED, _JOIN.pack(per_key, awaits, len(name)) + name
+    return _MORE.pack(mark, 0) + kept + joined
 
 
 def _sizes(parts: tuple[str, ...], total: int) -> Iterable[int]:
@@ -110,9 +120,10 @@ def row_of(id_: bytes, packed: bytes) -> Row:
     error += session
     dedupe += error
     mark, keep_for, progress, errors = 0, 0, "", ""
+    joined = _UNJOINED
     text: Any = packed[_SIZE:]
     if flags & _EXTRA:
-        mark, progress, keep_for, errors, value = _extra(packed, _SIZE + dedupe)
+        mark, progress, keep_for, errors, joined, value = _extra(packed, _SIZE + dedupe)
         text = text[:dedupe] + packed[value:]
     if text.isascii():  # so that its characters are the same, and it is decoded only once
         text = text.decode()
@@ -141,19 +152,29 @@ def row_of(id_: bytes, packed: bytes) -> Row:
             mark % 2 == 1,
             progress,
             (mark // 2 + 16) % 32 - 16,
-            *(keep_for, errors, 1, "", 0),
+            *(keep_for, errors, *joined),
         ),
     )
 
 
-def _extra(packed: bytes, at: int) -> tuple[int, str, int, str, int]:
-    """The mark, progress, time to keep and errors of a task that has these, and where its value begins."""
+def _extra(packed: bytes, at: int) -> tuple[int, str, int, str, tuple[int, str, int], int]:
+    """What only some tasks have: mark, progress, time to keep, errors, and what joins them to others.
+
+    The last is where the value begins.
+    """
     mark, size = _MORE.unpack_from(packed, at)
     at += _MORE.size
     progress = packed[at : at + size].decode() if size else ""
     at += size
-    if mark < _KEPT:
-        return mark, progress, 0, "", at
-    keep_for, size = _KEEP.unpack_from(packed, at)
-    at += _KEEP.size
-    return mark, progress, keep_for, packed[at : at + size].decode() if size else "", at + size
+    keep_for, errors = 0, ""
+    if mark & _KEPT:
+        keep_for, size = _KEEP.unpack_from(packed, at)
+        at += _KEEP.size
+        errors = packed[at : at + size].decode() if size else ""
+        at += size
+    if mark < _JOINED:
+        return mark, progress, keep_for, errors, _UNJOINED, at
+    per_key, awaits, size = _JOIN.unpack_from(packed, at)
+    at += _JOIN.size
+    joined = (per_key, packed[at : at + size].decode(), awaits)
+    return mark, progress, keep_for, errors, joined, at + size

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager, contextmanager
 from struct import error as struct_error
 from typing import Any, Final, TypeVar, cast
 
-from intervalq.errors import CorruptState, StoreError, StoreUnavailable, Unauthorized
-from intervalq.tasks.rules import Command, OutcomeRow, Outcomes, Worked
+from intervalq.errors import CorruptState, StoreError, StoreUnavailable, Unauthorized, UnsupportedOperation
+from intervalq.tasks.rules import Command, Modify, OutcomeRow, Outcomes, Worked
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import Script, script
 from intervalq_stores.redis._task_codec import Arguments, answered, asked, told
@@ -29,6 +29,8 @@ _POLICY: Final = "maxmemory_policy:"
 _NEEDS_DAYS: Final = 3
 """The first part of an answer: nothing was done, because keys of these days of outcomes are needed."""
 _TRIES: Final = 5
+_MOST_PARTS: Final = 10_000
+"""The most tasks of a batch: they are inserted in one step, and the server does nothing else meanwhile."""
 _KNOWN_DAYS: Final = 8
 """How many days a store declares because an earlier command of the kind was about them."""
 
@@ -41,6 +43,8 @@ class RedisTaskStore:
     """
 
     keeps_outcomes: Final = True
+    shares_keys: Final = True
+    follows_up: Final = True
 
     def __init__(self, url: str) -> None:
         self._server = Client(url, "tasks in Redis or Valkey")
@@ -57,7 +61,16 @@ class RedisTaskStore:
         A command is sent once. After a `StoreTimeout` it may have been done, or may still be done: tasks that
         it claimed are the session's until that ends or expires, and an insert can be repeated with the same
         id and `skip`.
+
+        Raises:
+            UnsupportedOperation: it inserts a batch of more than 10,000 tasks; nothing was done.
         """
+        if isinstance(command, Modify) and len(command.inserts) > _MOST_PARTS + 1:  # and the follow-up
+            raise UnsupportedOperation(
+                self.url,
+                f"a batch has at most {_MOST_PARTS} tasks here, because the server inserts them in one step "
+                "and does nothing else meanwhile; nothing was done: use several batches, or another store",
+            )
         try:
             if isinstance(command, Outcomes):
                 return cast("A", await self._outcomes(command, now))

@@ -2,6 +2,10 @@
 
 -- --- lines of keys: new ones come at the end ---------------------------------------------------------
 
+local function place_in(line, member)
+  return (unpacked('>I4', member, #line + 1))
+end
+
 local passed = {}  -- line -> the last text that this command has removed from its start
 
 local function first_in(line)
@@ -15,30 +19,50 @@ local function first_in(line)
   end
   local found
   for member in pairs(fresh_in[line] or {}) do
-    local place = unpacked('>I4', member, #line + 1)
-    if not found or place < found then found = place end
+    if not found or place_in(line, member) < place_in(line, found) then found = member end
   end
-  for member in pairs(fresh_in[line] or {}) do
-    if unpacked('>I4', member, #line + 1) == found then return member end
-  end
+  return found
 end
 
--- The last place of a line; 0: it is empty.
-local function last_place(line)
-  local most = 0
+local ends = {}  -- line -> the last text that was added to it
+
+local function last_in(line)
+  if ends[line] and fresh[ends[line]] then return ends[line] end
+  local found
   for member in pairs(fresh_in[line] or {}) do
-    most = math.max(most, (unpacked('>I4', member, #line + 1)))
+    if not found or place_in(line, member) > place_in(line, found) then found = member end
   end
   local to = '(' .. line .. '\255'
-  while most == 0 do
+  while not found do
     local page = ask('ZREVRANGEBYLEX', INDEX, to, passed[line] or '[' .. line, 'LIMIT', 0, 8)
     for _, member in ipairs(page) do
-      if not gone[member] then return (unpacked('>I4', member, #line + 1)) end
+      if not gone[member] then return member end
       to = '(' .. member
     end
     if #page < 8 then break end
   end
-  return most
+  return found
+end
+
+-- The first texts of a line, by place.
+local function some_in(line, limit)
+  local found, from = {}, passed[line] or '[' .. line
+  while #found < limit do
+    local most = limit - #found
+    local page = ask('ZRANGEBYLEX', INDEX, from, '(' .. line .. '\255', 'LIMIT', 0, most)
+    for _, member in ipairs(page) do
+      if not gone[member] then found[#found + 1] = member end
+    end
+    if #page < most then break end
+    from = '(' .. page[most]
+  end
+  if #found < limit then
+    local later = {}
+    for member in pairs(fresh_in[line] or {}) do later[#later + 1] = member end
+    table.sort(later, function(one, other) return place_in(line, one) < place_in(line, other) end)
+    for i = 1, math.min(#later, limit - #found) do found[#found + 1] = later[i] end
+  end
+  return found
 end
 
 local function id_in(line, member)
@@ -128,19 +152,34 @@ end
 
 -- --- what happens to one task ------------------------------------------------------------------------
 
+-- Make the next task of a key claimable; several, if more of them may run at a time since later ones came. As many as
+-- the last one says may run, and those behind a task that waits wait, too.
 local function feed(line)
-  local member = first_in(line)
-  if not member then return end
-  local row = there(id_in(line, member))
-  if not row.waiting then return end
-  leave(row)
-  row.waiting, row.at = false, math.max(row.at, now)  -- behind all other keys that wait
-  enter(row)
+  local first = 1
+  if is_shared then
+    local last = last_in(line)
+    local row = last and there(id_in(line, last))
+    if not row or not row.waiting then return end
+    first = row.per_key
+  end
+  local members = first == 1 and { first_in(line) } or some_in(line, first)
+  for i = #members, 1, -1 do
+    local row = there(id_in(line, members[i]))
+    if not row.waiting then break end
+    leave(row)
+    row.waiting, row.at = false, math.max(row.at, now)  -- behind all other keys that wait
+    enter(row)
+  end
 end
 
 local function to_the_end(row, line)
-  local last = last_place(line)
-  row.place, row.waiting = last + 1, last > 0
+  local last = last_in(line)
+  row.place, row.waiting = 1, false
+  if last then
+    row.place = place_in(line, last) + 1
+    row.waiting = row.per_key == 1 or count(line) >= row.per_key or there(id_in(line, last)).waiting
+  end
+  ends[line] = line .. pack('>I4', row.place) .. row.id
 end
 
 local function remove(row, feeds)
@@ -181,7 +220,10 @@ local function change(row, part, by)
     enter(row)
     return
   end
-  if is_dead(queue) and not is_dead(row.queue) then leave_outcome(row, FAILED, part.o, by) end
+  if is_dead(queue) and not is_dead(row.queue) then
+    leave_outcome(row, FAILED, part.o, by)
+    row.follow_up = ''  -- it has ended, even if it is tried again
+  end
   arrived[queue], departed[row.queue] = true, true
   if row.dedupe then  -- a dedupe key belongs to its queue
     put_mark(sized(row.queue) .. row.dedupe, row.id, now + row.dedupe_for)

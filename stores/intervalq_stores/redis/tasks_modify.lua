@@ -8,9 +8,9 @@ local function refuse(...)
 end
 
 -- An insert: the id, flags, and the packed task, whose `at` is a delay, or with flag a an instant. Other flags: s: it
--- is left out if the id exists; d: it has a dedupe key; p: a priority; e: an error, and it is kept; k: it has a key,
--- whose line it replaces with r; i and a number: the limit of the inbox. Inserts without any of these are prepared for writing at once, because there are many.
--- Returns their ids, and all other inserts.
+-- is left out if the id exists; d: it has a dedupe key; p: a priority; e: an error, and it is kept; w: it waits for others
+-- to end; k: it has a key, whose line it replaces with r; i and a number: the limit of the inbox. Inserts without any of
+-- these are prepared for writing at once, because there are many. Returns their ids, and all other inserts.
 local function read_inserts(n)
   local ids, others, plain = {}, {}, 0
   local instants, last, start = pack('>i8i8', now, now), nil, nil
@@ -109,6 +109,16 @@ local function check(command, plain, others, known)
   end
 end
 
+-- The tasks of a line that may be claimed: the first one; all of them might be where several may run at a time.
+local function may_be_claimed(line)
+  local found, last = { first_in(line) }, is_shared and last_in(line)
+  if last and there(id_in(line, last)).per_key > 1 then found = all(line) end
+  for i, member in ipairs(found) do found[i] = id_in(line, member) end
+  fetch(found)
+  for i, id in ipairs(found) do found[i] = there(id) end
+  return found
+end
+
 -- Check that no inbox exceeds its limit; tasks that this command removes make room.
 local function check_inboxes(command, inserts)
   local sizes, away = {}, {}
@@ -137,11 +147,12 @@ local function check_inboxes(command, inserts)
     local queue, key = insert.row.queue, insert.row.key
     local line = key and line_of(queue, key)
     if insert.r then
-      local head = first_in(line)  -- only the first of a line may be claimed
-      local row = head and there(id_in(line, head))
-      sizes[line] = row and held(row) and not away[row.id] and 1 or 0
-    elseif key and insert.inbox and by(queue, key, 0) > insert.inbox then
-      -- One of them is the first in line, and doesn't count as waiting.
+      sizes[line] = 0
+      for _, row in ipairs(may_be_claimed(line)) do
+        if held(row) and not away[row.id] then sizes[line] = sizes[line] + 1 end
+      end
+    elseif key and insert.inbox and by(queue, key, 0) - insert.row.per_key >= insert.inbox then
+      -- Those that may be claimed don't count as waiting.
       refuse(2, queue, key, insert.inbox)
     end
     if key then by(queue, key, 1) end
@@ -201,10 +212,12 @@ local function modify()
     part.row = rows[part.id] or refuse(1, {}, { part.id }, {}, {}, {})  -- the command deletes it, too
     change(part.row, part, command.session)
     part.waiting = part.row.waiting
+    part.text = not part.row.key and encoded(part.row)
   end
   for _, insert in ipairs(left) do insert_one(insert) end
 
-  -- Later parts may have changed them again: the last of a line may be the first now.
+  -- Later parts may have changed them again: the last of a line may be the first now. Only of tasks with a key, the
+  -- answer tells that.
   local placed, after = {}, {}
   for _, insert in ipairs(left) do
     local row = insert.row
@@ -217,7 +230,7 @@ local function modify()
   end
   for i, part in ipairs(command.changes) do
     if not rows[part.id] then part.row.waiting = part.waiting end
-    after[2 * i - 1], after[2 * i] = part.id, encoded(part.row)
+    after[2 * i - 1], after[2 * i] = part.id, part.text or encoded(part.row)
   end
   sweep_as_many()
   flush(inserts + changes > 0)

@@ -93,8 +93,9 @@ local function put_outcome(id, state, attempts, created, took, ends, one, queue,
   those.ids[#those.ids + 1], those.texts[id] = id, text  -- a command ends a task once
 end
 
--- Leave the outcome of a task that ends, if it is kept. `by`: the session that ended it, if any.
+-- A task ends: leave its outcome, if it is kept. `by`: the session that ended it, if any.
 local function leave_outcome(row, state, kept, by)
+  if row.follow_up ~= '' then one_less(row.id, row.follow_up) end
   local keep_for, took, result = kept_of(kept)
   if row.keep_for > 0 then keep_for = row.keep_for end
   if keep_for == 0 or state == CANCELLED and is_dead(row.queue) then return end

@@ -22,7 +22,8 @@
 -- KEYS[4]  intervalq:{tasks}:marks     HASH  QUEUE dedupe key -> when it ends, and the id of the task
 -- KEYS[5]  intervalq:{tasks}:meta      HASH  version; `h QUEUE`: how many tasks are claimed; `c QUEUE claims`: how
 --                                            many tasks have this number of claims; `clock`: see `read_clock`;
---                                            `ranked`: there are or were tasks with priorities
+--                                            `ranked`, `shared`: there are or were tasks with priorities, or keys of
+--                                            which several tasks may run at a time
 --          The keys are few and declared, so a cluster that is moving their slot refuses a script (TRYAGAIN) before it
 --          begins. With a key for each queue, one could be missing in the middle of a script.
 --          Keys of outcomes follow: see tasks_outcomes.lua.
@@ -42,7 +43,7 @@
 
 local FOREVER = 9007199254740991
 local MAX_INTEGER = 4294967295
-local LAYOUT = 5
+local LAYOUT = 6
 local SOON = 5000000  -- idle sessions are woken for tasks that are ready within this time: later, they ask by themselves
 local CHUNK = 2000    -- arguments per call of the server; Lua can't unpack many more
 
@@ -76,11 +77,14 @@ local function in_chunks(list, use)
 end
 
 -- Whether this command also writes the version of the layout: there are no tables yet, or older ones. Everything in
--- layouts 1 to 4 is the same in layout 5.
+-- layouts 1 to 5 is the same in layout 6.
 local is_ranked = false  -- whether there may be tasks with priorities
+local is_shared, was_shared = false, false  -- whether several tasks of some keys may run at a time
 local function check_layout()
-  local version, ranked = unpack(ask('HMGET', META, 'version', 'ranked'))
+  local version, ranked, shared = unpack(ask('HMGET', META, 'version', 'ranked', 'shared'))
   is_ranked = ranked and true or false
+  is_shared = shared and true or false
+  was_shared = is_shared
   if version and not string.find(version, '^[1-9]%d*$') then corrupt("'version' must be a whole number") end
   if version and tonumber(version) > LAYOUT then
     error({ err = 'NEWER the tables of tasks have layout ' .. version .. ', not up to ' .. LAYOUT })
@@ -238,11 +242,34 @@ end
 -- Spread (two bytes of the id's MD5, see `rest`), flags, version, place, claims, attempt, at, created, modified,
 -- until, dedupe_for, the lengths of queue, key, session, error and dedupe key. Then these texts; with the flag EXTRA, 1
 -- if it is cancelled, plus twice its priority modulo 32, plus KEPT if for how long to keep its outcome and the length and
--- text of the errors of its attempts follow, and the length and text of its progress; then the value.
+-- text of the errors of its attempts follow, plus JOINED if after these its `per_key` and `awaits` follow and the length
+-- and text of its `follow_up`; and the length and text of its progress; then the value.
 local HEAD, SIZE = '>I2BI4I4I4I4i8i8i8i8i8I2I2I2I4I2', 71
 local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE, EXTRA = 1, 2, 4, 8, 16, 32, 64, 128
-local KEPT = 64
+local KEPT, JOINED = 64, 128
 local FLAGS = 255  -- AHEAD: it is claimed, and has not begun; in layout 1, each claim was an attempt
+
+-- What the flag EXTRA stands for: mark, progress, keep_for, errors, per_key, awaits, follow_up, and where the value
+-- begins. nil: it is broken.
+local function extra_of(text, at)
+  if at + 4 > #text then return nil end
+  local mark, size, start = unpacked('>BI4', text, at)
+  at = start + size
+  local progress, keep_for, errors, per_key, awaits, follow_up = sub(text, start, at - 1), 0, '', 1, 0, ''
+  if mark % JOINED >= KEPT then
+    if at + 11 > #text then return nil end
+    keep_for, size, start = unpacked('>i8I4', text, at)
+    at = start + size
+    errors = sub(text, start, at - 1)
+  end
+  if mark >= JOINED then
+    if at + 9 > #text then return nil end
+    per_key, awaits, size, start = unpacked('>I4I4I2', text, at)
+    at = start + size
+    follow_up = sub(text, start, at - 1)
+  end
+  return mark, progress, keep_for, errors, per_key, awaits, follow_up, at
+end
 
 local function decoded(id, text)
   if #text < SIZE then corrupt('a task is too short') end
@@ -253,19 +280,11 @@ local function decoded(id, text)
   local to_err = to_session + session
   local to_dedupe = to_err + err
   local to_extra = to_dedupe + dedupe
-  local to_json = to_extra
   local band = bit.band
-  local cancelled, progress, priority, keep_for, errors = 0, '', 0, 0, ''
+  local mark, progress, keep_for, errors, per_key, awaits, follow_up, to_json = 0, '', 0, '', 1, 0, '', to_extra
   if band(flags, EXTRA) > 0 then
-    if to_extra + 4 > #text then corrupt('a task is too short') end
-    local mark, size, start = unpacked('>BI4', text, to_extra)
-    cancelled, to_json, progress = mark % 2, start + size, sub(text, start, start + size - 1)
-    priority = (math.floor(mark / 2) + 16) % 32 - 16
-    if mark >= KEPT then
-      if to_json + 11 > #text then corrupt('a task is too short') end
-      keep_for, size, start = unpacked('>i8I4', text, to_json)
-      to_json, errors = start + size, sub(text, start, start + size - 1)
-    end
+    mark, progress, keep_for, errors, per_key, awaits, follow_up, to_json = extra_of(text, to_extra)
+    if not mark then corrupt('a task is too short') end
   end
   if to_json > #text + 1 then corrupt('a task is broken') end
   return {
@@ -274,7 +293,8 @@ local function decoded(id, text)
     waiting = band(flags, WAITING) > 0,
     begun = band(flags, SESSION + AHEAD) == SESSION,
     alone = band(flags, ALONE) > 0,
-    cancelled = cancelled == 1, progress = progress, priority = priority, keep_for = keep_for, errors = errors,
+    cancelled = mark % 2 == 1, progress = progress, priority = (math.floor(mark / 2) + 16) % 32 - 16,
+    keep_for = keep_for, errors = errors, per_key = per_key, follow_up = follow_up, awaits = awaits,
     ends = band(flags, UNTIL) > 0 and ends or nil,
     queue = sub(text, from, to_key - 1),
     key = band(flags, KEY) > 0 and sub(text, to_key, to_session - 1) or nil,
@@ -302,11 +322,16 @@ local function encoded(row)
   key, session, dedupe = key or '', session or '', dedupe or ''
   local extra = ''
   local is_kept = row.keep_for ~= 0 or row.errors ~= ''
-  if row.cancelled or row.progress ~= '' or row.priority ~= 0 or is_kept then
+  local is_joined = row.per_key ~= 1 or row.awaits ~= 0 or row.follow_up ~= ''
+  if row.cancelled or row.progress ~= '' or row.priority ~= 0 or is_kept or is_joined then
     flags = flags + EXTRA
     local mark = (row.cancelled and 1 or 0) + 2 * (row.priority % 32) + (is_kept and KEPT or 0)
+      + (is_joined and JOINED or 0)
     extra = pack('>BI4', mark, #row.progress) .. row.progress
     if is_kept then extra = extra .. pack('>i8I4', row.keep_for, #row.errors) .. row.errors end
+    if is_joined then
+      extra = extra .. pack('>I4I4I2', row.per_key, row.awaits, #row.follow_up) .. row.follow_up
+    end
   end
   return pack(
     HEAD, row.spread, flags, row.version, row.place, row.claims, row.attempt, row.at, row.created, row.modified,
@@ -404,6 +429,19 @@ local function enter(row)
   each_text(row, add, 1)
   rows[row.id], changed[row.id] = row, true
   if row.priority ~= 0 then is_ranked = true end
+  if row.key and row.per_key ~= 1 then is_shared = true end
+end
+
+-- A task ends: its follow-up waits for one less, and after the last one it can be claimed.
+local function one_less(id, follow_up)
+  local row = follow_up ~= id and row_of(follow_up)
+  if not row or row.awaits == 0 then return end
+  row.awaits, changed[follow_up] = row.awaits - 1, true
+  if row.awaits == 0 then
+    leave(row)
+    row.waiting, row.at = false, math.max(row.at, now)
+    enter(row)
+  end
 end
 
 -- The claims of a session, in all queues.

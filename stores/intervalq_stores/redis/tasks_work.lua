@@ -18,21 +18,15 @@ local function end_run()
   run_queue, run_length = nil, 0
 end
 
--- Leave the outcome of such a task that is done, if it is kept. False: it was cancelled, or is broken.
+-- What such a task leaves that is done: its outcome, if it is kept. False: it was cancelled, or is broken.
 local function leave_plain(id, text, flags, attempt, created, queue, kept, one, to_err, err, to_extra)
   local keep_for, took, result = kept_of(kept)
   local own, errors, to_json = 0, '', to_extra
   if flags >= EXTRA then
-    if to_extra + 4 > #text then return false end
-    local mark, size, start = unpacked('>BI4', text, to_extra)
-    if mark % 2 == 1 then return false end
-    to_json = start + size
-    if mark >= KEPT then
-      if to_json + 11 > #text then return false end
-      own, size, start = unpacked('>i8I4', text, to_json)
-      to_json = start + size
-      if size > 0 then errors = sub(text, start, to_json - 1) end
-    end
+    local mark, follow_up, _
+    mark, _, own, errors, _, _, follow_up, to_json = extra_of(text, to_extra)
+    if not mark or mark % 2 == 1 then return false end
+    if follow_up ~= '' then one_less(id, follow_up) end
   end
   if own > 0 then keep_for = own end
   if keep_for == 0 then return true end
