@@ -39,9 +39,6 @@ def anyio_backend() -> str:
 
 
 class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite):
-    shares_keys = False
-    follows_up = False
-
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:
         return postgres_url
@@ -49,8 +46,6 @@ class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, 
 
 class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
     steps = 12  # the SQL is the same as without a pooler
-    shares_keys = False
-    follows_up = False
     left_out = (WakingTaskSuite,)  # no wake-up comes through a pooler
 
     @pytest.fixture
