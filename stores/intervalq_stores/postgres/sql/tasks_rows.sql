@@ -69,30 +69,36 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    t intervalq.tasks;
+    last record;
+    lanes smallint[] := '{0}';   -- the free places of the key
+    ready_at bigint;
     is_ready boolean := false;
-    lanes smallint[];            -- the free places of the key
 begin
     if not intervalq._fresh() then
         -- The next task may have been committed after this transaction's snapshot.
         insert into intervalq.unfed (queue, key) values (q, k);
         return null;
     end if;
-    select x.waiting, x.per_key into t.waiting, t.per_key from intervalq.tasks x
+    select x.waiting, x.per_key into last from intervalq.tasks x
     where x.queue = q and x.key = k order by x.place desc, x.id desc limit 1;
-    if not coalesce(t.waiting, false) then
-        return null;
+    if last.waiting then
+        if last.per_key > 1 then
+            lanes := intervalq._free_lanes(q, k, last.per_key);
+        end if;
+        for i in 1 .. cardinality(lanes) loop
+            update intervalq.tasks t set
+                waiting = false, at = greatest(t.at, now), ready = greatest(t.at, now), lane = lanes[i]
+            where t.ctid = (
+                select x.ctid from intervalq.tasks x where x.queue = q and x.key = k and x.waiting
+                order by x.place, x.id limit 1
+            ) and (coalesce(last.per_key, 1) > 1 or not exists (
+                select from intervalq.tasks x where x.queue = q and x.key = k and not x.waiting
+            ))
+            returning t.ready into ready_at;
+            exit when not found;
+            is_ready := is_ready or ready_at <= now;
+        end loop;
     end if;
-    lanes := intervalq._free_lanes(q, k, coalesce(t.per_key, 1));
-    for t in
-        select x.* from intervalq.tasks x where x.queue = q and x.key = k and x.waiting
-        order by x.place, x.id limit cardinality(lanes)
-    loop
-        t.at := greatest(t.at, now);
-        update intervalq.tasks x set waiting = false, at = t.at, ready = t.at, lane = lanes[1] where x.id = t.id;
-        lanes := lanes[2 :];
-        is_ready := is_ready or t.at <= now;
-    end loop;
     return case when is_ready then q end;
 end
 $$;
@@ -153,10 +159,7 @@ as $$
 declare
     woken text[] := '{}';
 begin
-    if t.key is not null then
-        select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
-    end if;
-    delete from intervalq.tasks x where x.id = t.id;
+    delete from intervalq.tasks x where x.id = t.id returning x.waiting into t.waiting;
     if t.keep_for > 0 or kept <> 'null' then
         perform intervalq._leave(t, ended_as, kept, now, me);
     end if;
@@ -335,12 +338,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     keep boolean := (p ->> 8)::boolean;
-    lease constant bigint := (p ->> 9)::bigint;
     before text := t.queue;
     was_waiting boolean;
-    dying intervalq.tasks;
 begin
-    woken := '{}';
     if t.key is not null or t.waiting then
         select x.waiting, x.at, x.lane, x.awaits into t.waiting, t.at, t.lane, t.awaits from intervalq.tasks x where x.id = t.id;
     end if;
@@ -366,12 +366,12 @@ begin
     end if;
     t.progress := coalesce(p ->> 10, t.progress);
     t.priority := coalesce((p ->> 11)::smallint, t.priority);
-    t.until := case when keep then now + lease end;
+    t.until := case when keep then now + (p ->> 9)::bigint end;
     t.modified := now;
     if intervalq._is_dead(t.queue) and not intervalq._is_dead(before) then
-        dying := t;
-        dying.queue := before;
-        perform intervalq._leave(dying, 'failed', p -> 12, now, me);
+        t.queue := before;
+        perform intervalq._leave(t, 'failed', p -> 12, now, me);
+        t.queue := p ->> 2;
         if t.follow_up is not null then
             woken := intervalq._less_to_await(array[t.follow_up], now);
             t.follow_up := null;  -- it has ended, even if it is tried again

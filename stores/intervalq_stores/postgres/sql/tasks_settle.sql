@@ -11,6 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     locks bigint[];
+    follow_ups text[];
     p jsonb;
     t intervalq.tasks;
     after record;
@@ -18,18 +19,18 @@ declare
 begin
     lost := '{}';
     woken := '{}';
-    select coalesce(array_agg(l.l), '{}') into locks
+    select coalesce(array_agg(l.l) filter (where r.key is not null), '{}'),
+        array_agg(r.follow_up) filter (where r.follow_up is not null)
+    into locks, follow_ups
     from jsonb_array_elements(parts) as e,
         lateral (select x.* from intervalq.tasks x where x.id = (e ->> 0)::uuid limit 1) as r,
         lateral (values (r.queue), (e ->> 2)) as w (queue),
         lateral (select intervalq._lock('k', w.queue, r.key)) as l (l)
-    where r.key is not null and r.session = me and w.queue is not null;
+    where (r.key is not null or r.follow_up is not null) and r.session = me and w.queue is not null;
     perform intervalq._lock_lines(locks);
-    perform intervalq._lock_followers(array(
-        select r.follow_up from jsonb_array_elements(parts) as e,
-            lateral (select x.* from intervalq.tasks x where x.id = (e ->> 0)::uuid limit 1) as r
-        where r.session = me
-    ));
+    if follow_ups is not null then
+        perform intervalq._lock_followers(follow_ups);
+    end if;
     for p in select e from jsonb_array_elements(parts) as e loop
         select r.* into t from intervalq.tasks r where r.id = (p ->> 0)::uuid and r.session = me for update;
         keeps := coalesce((p ->> 8)::boolean, false);
