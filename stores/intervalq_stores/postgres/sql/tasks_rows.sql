@@ -55,8 +55,8 @@ declare
     );
 begin
     return array(
-        select n from generate_series(0, most - 1) as n where n <> all (taken)
-        order by n limit greatest(0, most - cardinality(taken))
+        select n from generate_series(0, most - 1) as n except select unnest(taken)
+        order by 1 limit greatest(0, most - cardinality(taken))
     );
 end
 $$;
