@@ -181,11 +181,12 @@ def refuse_inserts(store: TaskStore, inserts: Sequence[Insert]) -> None:
         raise UnsupportedOperation(
             store.url,
             "this store runs the tasks of a key one after the other; nothing was done: omit "
-            "concurrency_per_key=, or use SQLite",
+            "concurrency_per_key=, or use SQLite or Postgres",
         )
     if any(insert.follow_up or insert.awaits for insert in inserts) and not isinstance(store, Following):
         raise UnsupportedOperation(
-            store.url, "this store has no batches with a follow-up; nothing was done: use SQLite"
+            store.url,
+            "this store has no batches with a follow-up; nothing was done: use SQLite or Postgres",
         )
 
 

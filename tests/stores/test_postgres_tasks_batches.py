@@ -63,10 +63,12 @@ async def test_an_end_that_is_rolled_back_is_not_counted(store: PostgresTaskStor
     await store.apply(_batch("last", "a", "b"))
     [one, two] = await _claim(store)
 
-    with pytest.raises(RuntimeError):
+    async def undone() -> None:
         async with store.transaction(isolation) as mine:
             await mine.apply(Modify("s", deletes=_ends(one, two)))
-            raise RuntimeError
+            raise errors.InvalidOption("so says its user")
+
+    assert isinstance(await caught(undone()), errors.InvalidOption)
     assert await _left(store, "last") == (2, False)
     await store.apply(Work("s", _ends(one)))
     assert await _left(store, "last") == (1, False)

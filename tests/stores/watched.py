@@ -25,8 +25,8 @@ CLAIMED: Final = 200_000
 LINE: Final = """
     insert into intervalq.tasks
         (id, ready, at, created, modified, queue, json, own, key, place, waiting, lane)
-    select intervalq._id('k' || n), case n when 1 then 0 end, 0, 0, 0, 'line', 'null', 'k' || n, 'k', n, n > 1,
-        case n when 1 then 0 end
+    select intervalq._id('k' || n), case n when 1 then 0 end, 0, 0, 0, 'line', 'null', 'k' || n, 'k', n,
+        n > 1, case n when 1 then 0 end
     from generate_series(1, {number}) as n
 """
 WORK: Final = """
