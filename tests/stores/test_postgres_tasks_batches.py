@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from intervalq import errors
-from intervalq.tasks.rules import Cancel, Delete, Insert, Modify, Row, Select, Work
+from intervalq.tasks.rules import DAY, Cancel, Delete, Insert, Modify, Row, Select, Work
 from intervalq.tasks.store import Following, SharingKeys
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from stores import postgres_sessions
-from stores.postgres_sessions import begun, caught, sql
+from stores.postgres_sessions import begun, caught, sql, until
 
 url = postgres_sessions.url
 store = postgres_sessions.store
@@ -96,6 +96,24 @@ async def test_of_two_ends_that_do_not_see_each_other_one_is_a_conflict(
     assert await _left(store, "last") == (1, False)
     assert (await store.apply(Work("s", _ends(two)))).lost == ()
     assert [row.id for row in await _claim(store, "then")] == ["last"]
+
+
+@pytest.mark.parametrize("more", [{}, {"keep_for": DAY}, {"key": "k"}], ids=["plain", "kept", "keyed"])
+async def test_an_end_that_waits_for_another_one_counts_down_from_what_that_left(
+    store: PostgresTaskStore, url: str, more: dict[str, Any]
+) -> None:
+    """Not from what it read before: the follow-up would wait for ever."""
+    await begun(store, "s")
+    await store.apply(_batch("last", "a"))
+    await store.apply(Modify(inserts=(Insert("q", "0", "b", follow_up="last", **more),)))
+    await store.apply(Modify(inserts=(Insert("q", "0", "c", follow_up="last"),)))
+    sql(url, "update intervalq.tasks set awaits = 3 where awaits = 1")
+    [one, two, _] = await _claim(store)
+    async with anyio.create_task_group() as group, store.transaction("read committed") as mine:
+        await mine.apply(Modify("s", deletes=_ends(one)))
+        group.start_soon(store.apply, Work("s", _ends(two)))
+        await until(lambda: sql(url, "select pid from pg_locks where not granted"))
+    assert await _left(store, "last") == (1, False)
 
 
 async def test_many_sessions_end_parts_of_the_same_batches_at_once(
