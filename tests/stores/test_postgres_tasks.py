@@ -21,7 +21,7 @@ from intervalq.tasks.rules import (
     Sessions,
     Work,
 )
-from intervalq.tasks.store import Guarding, Ranging, Transactional, Waking
+from intervalq.tasks.store import Following, Guarding, Ranging, SharingKeys, Transactional, Waking
 from intervalq.testing import RangingTaskSuite, TaskSuite, TransactionalTaskSuite, WakingTaskSuite
 from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres._task_statements import uuid_of
@@ -55,7 +55,7 @@ class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
 
 def test_it_is_all_that_a_store_of_tasks_can_be(url: str) -> None:
     store = PostgresTaskStore(url)
-    for protocol in (Transactional, Waking, Guarding, Ranging):
+    for protocol in (Transactional, Waking, Guarding, Ranging, SharingKeys, Following):
         assert isinstance(store, protocol)
 
 
