@@ -21,7 +21,7 @@ from intervalq.tasks.rules import (
     Sessions,
     Work,
 )
-from intervalq.tasks.store import Guarding, Ranging, Transactional, Waking
+from intervalq.tasks.store import Following, Guarding, Ranging, SharingKeys, Transactional, Waking
 from intervalq.testing import RangingTaskSuite, TaskSuite, TransactionalTaskSuite, WakingTaskSuite
 from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres._task_statements import uuid_of
@@ -39,9 +39,6 @@ def anyio_backend() -> str:
 
 
 class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite):
-    shares_keys = False
-    follows_up = False
-
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:
         return postgres_url
@@ -49,8 +46,6 @@ class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, 
 
 class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
     steps = 12  # the SQL is the same as without a pooler
-    shares_keys = False
-    follows_up = False
     left_out = (WakingTaskSuite,)  # no wake-up comes through a pooler
 
     @pytest.fixture
@@ -60,7 +55,7 @@ class TestThroughPgBouncer(TaskSuite, TransactionalTaskSuite, RangingTaskSuite):
 
 def test_it_is_all_that_a_store_of_tasks_can_be(url: str) -> None:
     store = PostgresTaskStore(url)
-    for protocol in (Transactional, Waking, Guarding, Ranging):
+    for protocol in (Transactional, Waking, Guarding, Ranging, SharingKeys, Following):
         assert isinstance(store, protocol)
 
 

@@ -42,7 +42,7 @@ def test_a_step_of_a_line_looks_at_few_however_many_wait(watched: Watched) -> No
         assert watched.insert("k", 2 * LINES)[0][0] == "i"
         assert watched.rows() < 60
         [second] = watched.work("line", 1, ids=[uuid_of(first[1])], versions=[first[2]])
-        assert watched.rows() < 60
+        assert watched.rows() < 70
         first = second
 
 
@@ -50,7 +50,7 @@ def test_a_step_of_a_line_looks_at_few_however_many_wait(watched: Watched) -> No
 def test_a_look_at_a_few_looks_at_few(watched: Watched, queue: str) -> None:
     watched.plans.clear()
     found = watched.connection.execute(
-        "select id from intervalq.tasks_of(%s, null, true, null, 5)", [queue]
+        "select id from intervalq.tasks_of(%s, null, null, true, 5)", [queue]
     ).fetchall()
     assert len(found) == 5
     assert watched.rows() < 120
@@ -127,7 +127,7 @@ def claimed(server: str) -> str:
             queue = "claimed" if number < 10 else "gone"
             inside.execute(
                 b"select count(*) from intervalq.work(%s, null, null, null, null, null, null, null,"
-                b" array[%s], %s, null, null, false, '{}', 0, array[null]::bigint[], array[null]::uuid[],"
+                b" array[%s], %s, null, null, false, 0, '{}', array[null]::bigint[], array[null]::uuid[],"
                 b" 1000000000)",
                 [who, queue, CLAIMED // 10],
             )
@@ -167,7 +167,7 @@ def test_the_first_of_those_that_are_claimed_are_the_first(claimed: str, watched
     del claimed
     for number, (queue, times) in enumerate((("claimed", [0, 1, 1, 2, 2, 3]), ("gone", [1, 2, 3, 4, 5, 6]))):
         watched.plans.clear()
-        ask = "select at, session from intervalq.tasks_of(%s, null, true, null, 6)"
+        ask = "select at, session from intervalq.tasks_of(%s, null, null, true, 6)"
         found = watched.connection.execute(ask, [queue]).fetchall()
         assert [at for at, _ in found] == times, number
         assert {session for _, session in found} >= {"t"}

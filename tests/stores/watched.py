@@ -24,14 +24,15 @@ LINES: Final = 100_000
 CLAIMED: Final = 200_000
 LINE: Final = """
     insert into intervalq.tasks
-        (id, ready, at, created, modified, queue, json, own, key, place, waiting)
-    select intervalq._id('k' || n), case n when 1 then 0 end, 0, 0, 0, 'line', 'null', 'k' || n, 'k', n, n > 1
+        (id, ready, at, created, modified, queue, json, own, key, place, waiting, lane)
+    select intervalq._id('k' || n), case n when 1 then 0 end, 0, 0, 0, 'line', 'null', 'k' || n, 'k', n,
+        n > 1, case n when 1 then 0 end
     from generate_series(1, {number}) as n
 """
 WORK: Final = """
     select kind, id, version, at from intervalq.work(
         's', %(ids)s::uuid[], %(versions)s::integer[], null, null, null, null, null, array[%(queue)s],
-        %(limit)s, %(lease)s, null, false, '{}', 0, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[],
+        %(limit)s, %(lease)s, null, false, 0, '{}', array[%(since)s]::bigint[], array[%(since_id)s]::uuid[],
         1000000000
     )
 """
@@ -91,9 +92,10 @@ class Watched:
         """The answer of `modify` to an insert with a key, and the plans of this call only."""
         self.plans.clear()
         task = [str(uuid.uuid4()), None, "line", "1", key, None, 0, 0, "", False, None, 0, inbox, False, 0, 0]
+        task += [None, None, None]
         empty: dict[str, list[object]] = {"changes": [], "deletes": [], "depends": []}
         command = json.dumps({"force": False, "inserts": [task], **empty})
-        ask = b"select kind, place from intervalq.modify(%s, '', 0)"
+        ask = b"select kind, place from intervalq.modify('', 0, %s)"
         return self.connection.execute(ask, [command]).fetchall()
 
     def buffers(self) -> int:

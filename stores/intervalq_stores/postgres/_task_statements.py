@@ -53,7 +53,7 @@ _CANCEL: Final = b"select intervalq.cancel(%s::uuid[], %s)"
 _INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
 _WORK: Final = (
     b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s::bigint[], %s::bigint[], %s, %s, %s, %s,"
-    b" %s, %s, %s, %s, %s::uuid[], %s, %s::bigint[], %s::uuid[], %s)"
+    b" %s, %s, %s, %s, %s, %s::uuid[], %s::bigint[], %s::uuid[], %s)"
 )
 _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
@@ -147,6 +147,9 @@ def _is_simple(insert: Insert) -> bool:
         and not insert.error
         and not insert.priority
         and not insert.keep_for
+        and insert.per_key == 1
+        and not insert.follow_up
+        and not insert.awaits
     )
 
 
@@ -177,7 +180,7 @@ def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
             existing=tuple((command.inserts[line[7]].id, line[6]) for line in lines if line[0] == "e"),
         )
 
-    return Asked(_MODIFY, (_json(asked), command.session, now), read)
+    return Asked(_MODIFY, (command.session, now, _json(asked)), read)
 
 
 def _insert(insert: Insert) -> list[object]:
@@ -186,6 +189,7 @@ def _insert(insert: Insert) -> list[object]:
         *(uuid, _own(insert.id, uuid), insert.queue, insert.json, insert.key, insert.at, insert.delay),
         *(insert.attempt, insert.error, insert.skip, insert.dedupe, insert.dedupe_for, insert.inbox),
         *(insert.replace, insert.priority, insert.keep_for),
+        *(insert.per_key if insert.per_key != 1 else None, insert.follow_up or None, insert.awaits or None),
     ]
 
 
@@ -237,8 +241,8 @@ def _work(command: Work, now: int | None, heads: Heads) -> Asked:
     values = (
         *(command.session, ids, versions, *(kept or (None, None, None)), parts, finished),
         *(list(command.queues), command.limit, command.lease, command.most, command.idle),
-        _array(map(uuid_of, command.begun)),
         command.begins,
+        _array(map(uuid_of, command.begun)),
         _array("null" if head is None else head.ready for head in starts),
         _array("null" if head is None else head.id for head in starts),
         now,
@@ -263,7 +267,7 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
     if others:
         lines = [line for line in lines if line[0] == "t"]
     # In a third of the time of Row(...).
-    rows = tuple([tuple.__new__(Row, (*line[1:], 1, "", 0)) for line in lines])
+    rows = tuple([tuple.__new__(Row, line[1:]) for line in lines])
     lost_parts = {"lost": [], "ranges": []} if head[5] is None else json.loads(head[5])
     lost = set(lost_parts["lost"])
     firsts = {line[3]: line for line in others if line[0] == "f"}
@@ -356,7 +360,7 @@ def _release(command: Release, now: int | None, _: Heads) -> Asked:
 def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     del now, heads
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
-    values = (command.queue, ids, command.values, command.session, command.limit)
+    values = (command.queue, ids, command.session, command.values, command.limit)
     return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 
-SCHEMA: Final = 5
+SCHEMA: Final = 6
 """The version of the tasks in schema `intervalq`; tasks.sql says when to increment it."""
 
 _VERSION: Final = b"select number from intervalq.tasks_version"
@@ -45,6 +45,8 @@ class PostgresTaskStore:
     """One statement per command, on any connection. It works through PgBouncer in transaction mode, too."""
 
     keeps_outcomes: Final = True
+    shares_keys: Final = True
+    follows_up: Final = True
 
     def __init__(self, url: str) -> None:
         schema = Schema(

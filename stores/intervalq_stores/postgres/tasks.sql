@@ -1,7 +1,7 @@
 -- The rules of `intervalq/tasks/rules.py` in PL/pgSQL: one row per task, one statement per command.
 --
 -- Public, called by the store:
---   intervalq.modify(now, command)                           `rules.Modify`
+--   intervalq.modify(who, now, command)                      `rules.Modify`
 --   intervalq.cancel(ids, now)                               `rules.Cancel`
 --   intervalq.insert_plain(ids, queues, jsons, ats, now)     inserts without key, dedupe key or own id
 --   intervalq.work(...)                                      `rules.Work`
@@ -66,7 +66,7 @@ set local check_function_bodies = on;
 \ir sql/tasks_looks.sql
 \ir sql/tasks_enqueue.sql
 
-insert into intervalq.tasks_version (number) values (5)
+insert into intervalq.tasks_version (number) values (6)
 on conflict (one) do update set number = excluded.number where tasks_version.number < excluded.number;
 
 commit;

@@ -46,7 +46,8 @@ begin
         kind, coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key, t.place, t.waiting,
         case when t.session is not null then (select s.id from intervalq.sessions s where s.number = t.session) end,
         t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone,
-        t.cancelled, t.progress, t.priority, t.keep_for, t.errors
+        t.cancelled, t.progress, t.priority, t.keep_for, t.errors, coalesce(t.per_key, 1), coalesce(t.follow_up, ''),
+        coalesce(t.awaits, 0)
     )::intervalq.line;
 end
 $$;

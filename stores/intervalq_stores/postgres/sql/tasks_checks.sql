@@ -54,8 +54,10 @@ begin
     gone := '{}';
     i := jsonb_array_length(inserts) + jsonb_array_length(changes) + jsonb_array_length(command -> 'deletes');
     for k, few, most in
-        select jsonb_build_array(e -> 2, e -> 4)::text, min((e ->> 12)::bigint) - i, max((e ->> 12)::bigint) + i + 1
-        from jsonb_array_elements(inserts) as e where e ->> 4 is not null and e ->> 12 is not null group by 1
+        select jsonb_build_array(e -> 2, e -> 4)::text, min(x.most) - i, max(x.most) + i + 1
+        from jsonb_array_elements(inserts) as e,
+            lateral (values ((e ->> 12)::bigint + coalesce((e ->> 16)::integer, 1) - 1)) as x (most)
+        where e ->> 4 is not null and e ->> 12 is not null group by 1
     loop
         select coalesce((
             select r.place from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1
@@ -91,6 +93,30 @@ end
 $$;
 
 
+-- intervalq._held_of: how many of the first tasks of a key are claimed; gone: those that don't count.
+create or replace function intervalq._held_of(q text, k text, gone uuid[], now bigint) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    most constant smallint := (
+        select coalesce(x.per_key, 1) from intervalq.tasks x where x.queue = q and x.key = k
+        order by x.place desc, x.id desc limit 1
+    );
+begin
+    return (
+        select count(*) from (
+            select x.* from intervalq.tasks x where x.queue = q and x.key = k and not x.waiting
+            order by x.place, x.id limit case when most = 1 then 1 end
+        ) as r
+        where r.id <> all (gone) and r.session is not null and (r.until is null or (
+            r.until > now and r.until > now + intervalq._lag(r.modified, now)
+        ))
+    );
+end
+$$;
+
+
 -- intervalq._full_inbox: the line that names the inbox that would exceed its limit; nulls: none would. Tasks that the
 -- command removes make room.
 --   rows_named, known: of `_named`; left_out: of `_leave_out`
@@ -117,13 +143,10 @@ begin
         continue when not coming ? k;
         n := coming ->> k;
         if (p ->> 13)::boolean then
-            -- Only the first task of a key can be claimed, and all others are replaced.
-            select (r.id <> all (gone) and r.session is not null and (r.until is null or (
-                r.until > now and r.until > now + intervalq._lag(r.modified, now)
-            )))::integer
-            into n from intervalq.tasks r where r.queue = p ->> 2 and r.key = p ->> 4
-            order by r.place limit 1;
-        elsif n > (p ->> 12)::bigint then
+            -- Only the first tasks of a key can be claimed, and all others are replaced.
+            n := intervalq._held_of(p ->> 2, p ->> 4, gone, now);
+        -- Those that may be claimed don't count as waiting.
+        elsif n - coalesce((p ->> 16)::integer, 1) >= (p ->> 12)::bigint then
             l.kind := 'F';
             l.queue := p ->> 2;
             l.key := p ->> 4;
@@ -223,7 +246,8 @@ begin
         left_out[i] := there is not null;
         if there is not null then
             lines := lines || row(
-                'e', p ->> 0, 0, '', 0, '', there, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false, false, '', 0, 0, ''
+                'e', p ->> 0, 0, '', 0, '', there, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false, false, '', 0, 0, '',
+                1, '', 0
             )::intervalq.line;
         elsif known ? (p ->> 0) then
             collisions := collisions || (p ->> 0);

@@ -33,16 +33,17 @@ begin
         raise exception 'ids that begin with plain- are those of plain tasks: give another one' using errcode = 'IQ010';
     end if;
     for l in
-        select m.* from intervalq.modify(jsonb_build_object(
+        select m.* from intervalq.modify('', null, jsonb_build_object(
             'force', false, 'changes', '[]'::jsonb, 'deletes', '[]'::jsonb, 'depends', '[]'::jsonb,
             'inserts', jsonb_build_array(jsonb_build_array(
                 uuid, case when uuid::text <> enqueue.id then enqueue.id end, queue, value::text, key,
                 (extract(epoch from at) * 1000000)::bigint, (extract(epoch from delay) * 1000000)::bigint, 0, '',
                 false, dedupe_key,
                 case when dedupe_key is null then 0 else (extract(epoch from dedupe_for) * 1000000)::bigint end,
-                inbox, replace, enqueue.priority, coalesce((extract(epoch from keep) * 1000000)::bigint, 0)
+                inbox, replace, enqueue.priority, coalesce((extract(epoch from keep) * 1000000)::bigint, 0),
+                null, null, null
             ))
-        ), '', null) as m
+        )) as m
     loop
         if l.kind = 'D' then
             raise exception 'task % exists already', enqueue.id using errcode = 'IQ010';

@@ -40,7 +40,7 @@ $$;
 
 -- intervalq.tasks_of: `rules.Select`; ids are UUIDs. Plain tasks, which have no times, come last.
 create or replace function intervalq.tasks_of(
-    q text, ids uuid[], with_values boolean, who text, most bigint
+    q text, ids uuid[], who text, with_values boolean, most bigint
 ) returns setof intervalq.line
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -54,7 +54,8 @@ begin
             select 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
                 case when with_values then t.json else 'null' end, t.key, t.place, t.waiting, s.id, t.until,
                 t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone,
-                t.cancelled, t.progress, t.priority, t.keep_for, t.errors
+                t.cancelled, t.progress, t.priority, t.keep_for, t.errors, coalesce(t.per_key, 1),
+                coalesce(t.follow_up, ''), coalesce(t.awaits, 0)
             from unnest(ids) with ordinality as u (id, o)
             join (
                 select x.* from intervalq.tasks x where x.id = any (ids)
@@ -70,7 +71,8 @@ begin
             'select ''t'', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
                 case when $4 then t.json else ''null'' end, t.key, t.place, t.waiting, s.id, t.until,
                 t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone,
-                t.cancelled, t.progress, t.priority, t.keep_for, t.errors
+                t.cancelled, t.progress, t.priority, t.keep_for, t.errors, coalesce(t.per_key, 1),
+                coalesce(t.follow_up, ''''), coalesce(t.awaits, 0)
             from intervalq.tasks t left join intervalq.sessions s on s.number = t.session where true'
             || case
                 when who is not null then

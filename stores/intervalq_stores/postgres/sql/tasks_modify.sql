@@ -34,7 +34,7 @@ begin
     for p in select e from jsonb_array_elements(command -> 'changes') as e loop
         after := intervalq._change(rows_named[(known ->> (p ->> 0))::integer], p, me, now);
         t := after.t;
-        woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
+        woken := woken || after.woken || case when t.ready <= now + 5000000 then t.queue end;
         lines := lines || intervalq._line('c', t);
     end loop;
     for i in 0 .. jsonb_array_length(command -> 'inserts') - 1 loop
@@ -55,7 +55,7 @@ $$;
 -- Returns lines: i, an inserted task; c, a changed one; e, an insert that was left out, with its number as place and
 -- the id of the existing task as key; or a single line: D, a DependencyError, with the UUIDs as json; F, InboxFull,
 -- with queue, key, and the limit as place.
-create or replace function intervalq.modify(command jsonb, who text, now bigint) returns setof intervalq.line
+create or replace function intervalq.modify(who text, now bigint, command jsonb) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '4s'
@@ -96,6 +96,7 @@ begin
         return;
     end if;
 
+    perform intervalq._lock_followers(array(select x.follow_up from unnest(there.rows_named) as x));
     done := intervalq._carry_out(
         command, there.rows_named, there.known, there.plain, named, others.left_out, me, now
     );

@@ -47,7 +47,8 @@ begin
     from picked p where t.ctid = p.spot
     returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
         t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-        t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority, t.keep_for, t.errors;
+        t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority, t.keep_for, t.errors,
+        coalesce(t.per_key, 1), coalesce(t.follow_up, ''), 0;
 end
 $$;
 

@@ -102,18 +102,19 @@ $$;
 
 
 -- intervalq._done: remove tasks that are done and write the outcomes of those that are kept, in one statement. Returns
--- the UUIDs of those that were removed: the others are not the session's, or need more than that.
+-- the UUIDs of those that were removed: the others are not the session's, or need more than that; and the follow-ups
+-- of those that were removed, each as often as they are.
 --   keep_fors, durations, results: for each task what its end says about the outcome; results are joined by character 31
 create or replace function intervalq._done(
-    ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, me integer, now bigint
-) returns uuid[]
+    ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, me integer, now bigint,
+    out done uuid[], out ended text[]
+)
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     texts constant text[] := string_to_array(results, chr(31));
     s intervalq.sessions;
-    done uuid[];
     times bigint[];
 begin
     select x.* into s from intervalq.sessions x where x.number = me;
@@ -127,7 +128,7 @@ begin
                 limit 1
             ) as x
         )) and t.session is not distinct from me
-        returning t.id, t.own, t.queue, t.json, t.attempt + (not t.begun)::integer as attempts, t.created,
+        returning t.id, t.own, t.queue, t.json, t.follow_up, t.attempt + (not t.begun)::integer as attempts, t.created,
             case when t.keep_for > 0 then t.keep_for else keep_fors[array_position(ids, t.id)] end as kept_for,
             intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors,
             array_position(ids, t.id) as place
@@ -141,12 +142,12 @@ begin
         from gone g where g.kept_for > 0
     )
     select coalesce(array_agg(g.id), '{}'),
-        case when min(g.kept_for) = max(g.kept_for) then array[min(g.kept_for)] else array_agg(g.kept_for) end
-    into done, times from gone g;
+        case when min(g.kept_for) = max(g.kept_for) then array[min(g.kept_for)] else array_agg(g.kept_for) end,
+        array_agg(g.follow_up) filter (where g.follow_up is not null)
+    into done, times, ended from gone g;
     if times is not null then
         perform intervalq._note_periods(array(select distinct u.u from unnest(times) as u (u)), now);
     end if;
-    return done;
 end
 $$;
 

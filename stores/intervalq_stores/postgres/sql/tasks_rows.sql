@@ -43,57 +43,136 @@ end
 $$;
 
 
--- intervalq._feed: the first task of a key is gone: let the next one be claimed, after the first tasks of all other
--- keys that are ready by now. Returns its queue if it is ready now.
+-- intervalq._free_lanes: the places of a key that are free, if `most` of its tasks may run at a time. There are no more
+-- than are left for others, even if tasks that run beyond `most` are there from before.
+create or replace function intervalq._free_lanes(q text, k text, most integer) returns smallint[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    taken constant smallint[] := array(
+        select x.lane from intervalq.tasks x where x.queue = q and x.key = k and not x.waiting
+    );
+begin
+    return array(
+        select n from generate_series(0, most - 1) as n except select unnest(taken)
+        order by 1 limit greatest(0, most - cardinality(taken))
+    );
+end
+$$;
+
+
+-- intervalq._feed: one of the first tasks of a key is gone: let the next ones be claimed, after the first tasks of all
+-- other keys that are ready by now. Returns their queue if one is ready now.
 create or replace function intervalq._feed(q text, k text, now bigint) returns text
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    t intervalq.tasks;
+    last record;
+    lanes smallint[] := '{0}';   -- the free places of the key
+    ready_at bigint;
+    is_ready boolean := false;
 begin
     if not intervalq._fresh() then
         -- The next task may have been committed after this transaction's snapshot.
         insert into intervalq.unfed (queue, key) values (q, k);
         return null;
     end if;
-    select x.* into t from intervalq.tasks x where x.queue = q and x.key = k order by x.place, x.id limit 1;
-    if t.waiting then
-        t.at := greatest(t.at, now);
-        t.ready := case when t.session is null then t.at else t.until end;
-        update intervalq.tasks x set waiting = false, at = t.at, ready = t.ready where x.id = t.id;
-        if t.ready <= now then
-            return q;
+    select x.waiting, x.per_key into last from intervalq.tasks x
+    where x.queue = q and x.key = k order by x.place desc, x.id desc limit 1;
+    if last.waiting then
+        if last.per_key > 1 then
+            lanes := intervalq._free_lanes(q, k, last.per_key);
         end if;
+        for i in 1 .. cardinality(lanes) loop
+            update intervalq.tasks t set
+                waiting = false, at = greatest(t.at, now), ready = greatest(t.at, now), lane = lanes[i]
+            where t.ctid = (
+                select x.ctid from intervalq.tasks x where x.queue = q and x.key = k and x.waiting
+                order by x.place, x.id limit 1
+            ) and (coalesce(last.per_key, 1) > 1 or not exists (
+                select from intervalq.tasks x where x.queue = q and x.key = k and not x.waiting
+            ))
+            returning t.ready into ready_at;
+            exit when not found;
+            is_ready := is_ready or ready_at <= now;
+        end loop;
     end if;
-    return null;
+    return case when is_ready then q end;
 end
 $$;
 
 
--- intervalq._remove: remove a task. Returns the queue if another task became ready.
---   ended_as, kept, me: of `_leave`
-create or replace function intervalq._remove(
-    t intervalq.tasks, ended_as text, kept jsonb, me integer, now bigint, feed boolean
-) returns text
+-- intervalq._less_to_await: tasks have ended, for which the tasks `ended` wait, each as often as it is named. Returns
+-- the queues of those that wait no longer.
+create or replace function intervalq._less_to_await(ended text[], now bigint) returns text[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    f record;
+    x record;
+    woken text[] := '{}';
+begin
+    for f in select intervalq._id(u.u) as id, count(*) as n from unnest(ended) as u (u) group by 1 order by 1 loop
+        update intervalq.tasks t set
+            awaits = case when t.awaits > f.n then t.awaits - f.n end,
+            waiting = t.awaits > f.n,
+            at = case when t.awaits > f.n then t.at else greatest(t.at, now) end,
+            ready = case when t.awaits > f.n then null else greatest(t.at, now) end
+        where t.id = f.id and t.awaits > 0
+        returning t.queue, t.ready into x;
+        if x.ready <= now + 5000000 then
+            woken := woken || x.queue;
+        end if;
+    end loop;
+    return woken;
+end
+$$;
+
+
+-- intervalq._lock_followers: lock tasks that wait for others, named by their ids, before one after the other is told of
+-- their ends: always in the same order.
+create or replace function intervalq._lock_followers(ids text[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if t.key is not null then
-        select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
+    ids := array_remove(ids, null);
+    if ids <> '{}' then
+        perform from intervalq.tasks x where x.id = any (array(select intervalq._id(u.u) from unnest(ids) as u (u)))
+        order by x.id for no key update;
     end if;
-    delete from intervalq.tasks x where x.id = t.id;
+end
+$$;
+
+
+-- intervalq._remove: remove a task. Returns the queues in which others became ready.
+--   ended_as, kept, me: of `_leave`
+create or replace function intervalq._remove(
+    t intervalq.tasks, ended_as text, kept jsonb, me integer, now bigint, feed boolean
+) returns text[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    woken text[] := '{}';
+begin
+    delete from intervalq.tasks x where x.id = t.id returning x.waiting into t.waiting;
     if t.keep_for > 0 or kept <> 'null' then
         perform intervalq._leave(t, ended_as, kept, now, me);
+    end if;
+    if t.follow_up is not null then
+        woken := intervalq._less_to_await(array[t.follow_up], now);
     end if;
     if t.dedupe is not null then
         perform intervalq._mark(t.queue, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
     end if;
     if feed and t.key is not null and not t.waiting then
-        return intervalq._feed(t.queue, t.key, now);
+        woken := woken || intervalq._feed(t.queue, t.key, now);
     end if;
-    return null;
+    return woken;
 end
 $$;
 
@@ -114,12 +193,22 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    last integer;
+    last record;
+    most constant integer := coalesce(t.per_key, 1);
 begin
-    select x.place into last from intervalq.tasks x
-    where x.queue = t.queue and x.key = t.key order by x.place desc limit 1;
-    t.place := coalesce(last, 0) + 1;
-    t.waiting := last is not null;
+    select x.place, x.waiting into last from intervalq.tasks x
+    where x.queue = t.queue and x.key = t.key order by x.place desc, x.id desc limit 1;
+    t.place := coalesce(last.place, 0) + 1;
+    t.waiting := last.waiting or (last.place is not null and most = 1);
+    if last.place is null then
+        t.waiting := false;
+        t.lane := 0;
+    elsif not t.waiting then
+        t.lane := (intervalq._free_lanes(t.queue, t.key, most))[1];
+        t.waiting := t.lane is null;
+    else
+        t.lane := null;
+    end if;
     if t.waiting and not intervalq._fresh() then
         insert into intervalq.unfed (queue, key) values (t.queue, t.key);  -- the first task may be gone by now
     end if;
@@ -136,10 +225,11 @@ begin
     insert into intervalq.tasks
         (id, ready, at, created, modified, until, dedupe_for, version, claims, attempt, place, session, waiting,
         queue, json, error, own, key, dedupe, begun, alone, cancelled, progress, priority,
-        keep_for, errors)
+        keep_for, errors, per_key, lane, follow_up, awaits)
     values (t.id, t.ready, t.at, t.created, t.modified, t.until, t.dedupe_for, t.version, t.claims, t.attempt,
         t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe, t.begun, t.alone,
-        t.cancelled, t.progress, t.priority, t.keep_for, t.errors)
+        t.cancelled, t.progress, t.priority, t.keep_for, t.errors,
+        t.per_key, t.lane, t.follow_up, t.awaits)
     on conflict do nothing;
     if not found then
         raise exception 'task % was inserted at the same moment', coalesce(t.own, t.id::text)
@@ -152,7 +242,7 @@ $$;
 
 -- intervalq._insert: `rules._insert`.
 --   p: [uuid, own, queue, json, key, at, delay, attempt, error, skip, dedupe, dedupe_for, inbox, replace,
---     priority, keep_for], and for a plain task that was claimed: version, claims
+--     priority, keep_for, per_key, follow_up, awaits], and for a plain task that was claimed: version, claims
 create or replace function intervalq._insert(p jsonb, now bigint) returns intervalq.tasks
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -171,10 +261,13 @@ begin
     t.error := p ->> 8;
     t.dedupe := p ->> 10;
     t.dedupe_for := p ->> 11;
-    t.version := coalesce((p ->> 16)::integer, 0);
-    t.claims := coalesce((p ->> 17)::integer, 0);
+    t.version := coalesce((p ->> 19)::integer, 0);
+    t.claims := coalesce((p ->> 20)::integer, 0);
     t.place := 0;
-    t.waiting := false;
+    t.per_key := p ->> 16;
+    t.follow_up := p ->> 17;
+    t.awaits := p ->> 18;
+    t.waiting := t.awaits is not null;
     t.begun := false;
     t.alone := false;
     t.cancelled := false;
@@ -234,24 +327,22 @@ end
 $$;
 
 
--- intervalq._change: `rules._change`. Returns the task, and the queues in which another one became ready.
+-- intervalq._change: `rules._change`. Returns the task, and the queues in which others became ready.
 --   p: [uuid, version, queue, json, at, delay, attempt, error, keep, lease, progress, priority, kept]; kept: of `_leave`
 --   me: the session of the caller; null: none
 create or replace function intervalq._change(
-    inout t intervalq.tasks, p jsonb, me integer, now bigint, out fed text
+    inout t intervalq.tasks, p jsonb, me integer, now bigint, out woken text[]
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     keep boolean := (p ->> 8)::boolean;
-    lease constant bigint := (p ->> 9)::bigint;
     before text := t.queue;
     was_waiting boolean;
-    dying intervalq.tasks;
 begin
-    if t.key is not null then
-        select x.waiting, x.at into t.waiting, t.at from intervalq.tasks x where x.id = t.id;
+    if t.key is not null or t.waiting then
+        select x.waiting, x.at, x.lane, x.awaits into t.waiting, t.at, t.lane, t.awaits from intervalq.tasks x where x.id = t.id;
     end if;
     was_waiting := t.waiting;
     t.version := t.version + 1;
@@ -275,12 +366,16 @@ begin
     end if;
     t.progress := coalesce(p ->> 10, t.progress);
     t.priority := coalesce((p ->> 11)::smallint, t.priority);
-    t.until := case when keep then now + lease end;
+    t.until := case when keep then now + (p ->> 9)::bigint end;
     t.modified := now;
     if intervalq._is_dead(t.queue) and not intervalq._is_dead(before) then
-        dying := t;
-        dying.queue := before;
-        perform intervalq._leave(dying, 'failed', p -> 12, now, me);
+        t.queue := before;
+        perform intervalq._leave(t, 'failed', p -> 12, now, me);
+        t.queue := p ->> 2;
+        if t.follow_up is not null then
+            woken := intervalq._less_to_await(array[t.follow_up], now);
+            t.follow_up := null;  -- it has ended, even if it is tried again
+        end if;
     end if;
     if t.dedupe is not null and t.queue <> before then
         perform intervalq._mark(before, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
@@ -290,7 +385,7 @@ begin
     if t.key is not null and t.queue <> before then
         delete from intervalq.tasks x where x.id = t.id;
         if not was_waiting then
-            fed := intervalq._feed(before, t.key, now);
+            woken := woken || intervalq._feed(before, t.key, now);
         end if;
         t := intervalq._put(intervalq._in_line(t));
         return;
@@ -301,7 +396,7 @@ begin
         session = t.session, until = t.until, modified = t.modified, dedupe = t.dedupe,
         dedupe_for = t.dedupe_for, ready = t.ready, begun = t.begun, alone = t.alone,
         cancelled = t.cancelled, progress = t.progress, priority = t.priority, keep_for = t.keep_for,
-        errors = t.errors
+        errors = t.errors, follow_up = t.follow_up
     where x.id = t.id;
 end
 $$;

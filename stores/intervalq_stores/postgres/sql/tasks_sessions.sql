@@ -124,6 +124,29 @@ end
 $$;
 
 
+-- intervalq._close_ranks: those of a key that wait before one that doesn't go to the end of the line. They joined it in
+-- transactions that saw it as it was before; `_feed` and `_in_line` rely on it that the last one waits if any does.
+create or replace function intervalq._close_ranks(q text, k text) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    running constant integer := (
+        select max(x.place) from intervalq.tasks x where x.queue = q and x.key = k and not x.waiting
+    );
+    last constant integer := (
+        select x.place from intervalq.tasks x where x.queue = q and x.key = k order by x.place desc limit 1
+    );
+begin
+    update intervalq.tasks t set place = last + w.n
+    from (
+        select x.id, row_number() over (order by x.place, x.id) as n from intervalq.tasks x
+        where x.queue = q and x.key = k and x.place <= running and x.waiting
+    ) as w where t.id = w.id;
+end
+$$;
+
+
 -- intervalq.feed: feed the lines whose first task was removed in a transaction that could not see the next one.
 create or replace function intervalq.feed(now bigint) returns void
 language plpgsql volatile
@@ -139,6 +162,7 @@ begin
     )) returning x.queue, x.key
     loop
         perform pg_advisory_xact_lock(intervalq._lock('k', u.queue, u.key));
+        perform intervalq._close_ranks(u.queue, u.key);
         if intervalq._feed(u.queue, u.key, now) is not null then
             perform intervalq._wake(array[u.queue]);
         end if;

@@ -11,6 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     locks bigint[];
+    follow_ups text[];
     p jsonb;
     t intervalq.tasks;
     after record;
@@ -18,13 +19,18 @@ declare
 begin
     lost := '{}';
     woken := '{}';
-    select coalesce(array_agg(l.l), '{}') into locks
+    select coalesce(array_agg(l.l) filter (where r.key is not null), '{}'),
+        array_agg(r.follow_up) filter (where r.follow_up is not null)
+    into locks, follow_ups
     from jsonb_array_elements(parts) as e,
         lateral (select x.* from intervalq.tasks x where x.id = (e ->> 0)::uuid limit 1) as r,
         lateral (values (r.queue), (e ->> 2)) as w (queue),
         lateral (select intervalq._lock('k', w.queue, r.key)) as l (l)
-    where r.key is not null and r.session = me and w.queue is not null;
+    where (r.key is not null or r.follow_up is not null) and r.session = me and w.queue is not null;
     perform intervalq._lock_lines(locks);
+    if follow_ups is not null then
+        perform intervalq._lock_followers(follow_ups);
+    end if;
     for p in select e from jsonb_array_elements(parts) as e loop
         select r.* into t from intervalq.tasks r where r.id = (p ->> 0)::uuid and r.session = me for update;
         keeps := coalesce((p ->> 8)::boolean, false);
@@ -45,7 +51,7 @@ begin
         else
             after := intervalq._change(t, p, me, now);
             t := after.t;
-            woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
+            woken := woken || after.woken || case when t.ready <= now + 5000000 then t.queue end;
         end if;
     end loop;
     woken := array_remove(woken, null);
@@ -127,13 +133,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     done uuid[] := '{}';
+    ended text[];
     z record;
 begin
     lost := '{}';
     lost_ranges := '{}';
     woken := '{}';
     if me is not null and keep_fors is not null then
-        done := intervalq._done(ids, versions, keep_fors, durations, results, me, now);
+        select x.done, x.ended into done, ended
+        from intervalq._done(ids, versions, keep_fors, durations, results, me, now) as x;
     elsif cardinality(ids) > 0 and me is not null then
         -- Look up each one by its id, whatever the planner assumes about the size of the table: it might scan all
         -- claims of the session for each of them.
@@ -146,9 +154,13 @@ begin
                     limit 1
                 ) as x
             )) and t.session is not distinct from me
-            returning t.id
+            returning t.id, t.follow_up
         )
-        select coalesce(array_agg(g.id), '{}') into done from gone g;
+        select coalesce(array_agg(g.id), '{}'), array_agg(g.follow_up) filter (where g.follow_up is not null)
+        into done, ended from gone g;
+    end if;
+    if ended is not null then
+        woken := intervalq._less_to_await(ended, now);
     end if;
     if cardinality(ids) > cardinality(done) then
         z := intervalq._settle((
@@ -160,7 +172,7 @@ begin
             where d.id <> all (done)
         ), me, now);
         lost := z.lost;
-        woken := z.woken;
+        woken := woken || z.woken;
     end if;
     if parts is not null then
         z := intervalq._settle(parts, me, now);

@@ -10,8 +10,8 @@ begin
     if to_regclass('intervalq.tasks_version') is not null then
         select max(v.number) into found from intervalq.tasks_version v;
     end if;
-    if found > 5 then
-        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 5'
+    if found > 6 then
+        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 6'
             using errcode = 'IQ002';
     elsif found is null and to_regclass('intervalq.tasks') is not null then
         raise exception '%', 'schema intervalq has tasks of a version that is not known, and nothing was done: insert '
@@ -90,6 +90,22 @@ begin
         alter table intervalq.tasks add column keep_for bigint not null default 0,
             add column errors text not null default '';
     end if;
+    if found <= 5 then
+        -- The same again; others return more than one queue now.
+        drop function if exists intervalq.modify(jsonb, text, bigint),
+            intervalq.tasks_of(text, uuid[], boolean, text, bigint),
+            intervalq._done(uuid[], integer[], bigint[], bigint[], text, integer, bigint),
+            intervalq._change(intervalq.tasks, jsonb, integer, bigint),
+            intervalq._remove(intervalq.tasks, text, jsonb, integer, bigint, boolean),
+            intervalq.work(
+                text, uuid[], integer[], bigint[], bigint[], text, jsonb, jsonb, text[], integer, bigint, bigint,
+                boolean, uuid[], integer, bigint[], uuid[], bigint
+            );
+        alter table intervalq.tasks add column per_key smallint, add column lane smallint,
+            add column follow_up text collate "C", add column awaits integer;
+        update intervalq.tasks t set lane = 0 where t.key is not null and not t.waiting;
+        drop index intervalq.tasks_first;
+    end if;
     if found = 2 then
         alter type intervalq.line add attribute cancelled boolean, add attribute progress text;
     end if;
@@ -98,6 +114,10 @@ begin
     end if;
     if found in (2, 3, 4) then
         alter type intervalq.line add attribute keep_for bigint, add attribute errors text;
+    end if;
+    if found in (2, 3, 4, 5) then
+        alter type intervalq.line add attribute per_key integer, add attribute follow_up text,
+            add attribute awaits integer;
     end if;
 end
 $$;
@@ -162,7 +182,12 @@ create table if not exists intervalq.tasks (
     progress text not null default '',
     priority smallint not null default 0,
     keep_for bigint not null default 0,
-    errors text not null default ''
+    errors text not null default '',
+    -- Nulls take no space, and nearly all of these are null.
+    per_key smallint,            -- null: 1
+    lane smallint,               -- which of the places of its key it has, from 0; null: it waits, or has no key
+    follow_up text collate "C",
+    awaits integer               -- null: 0
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 create index if not exists tasks_ready on intervalq.tasks (queue, priority, ready, id) where ready is not null;
@@ -173,8 +198,8 @@ create index if not exists tasks_ranked on intervalq.tasks (queue) where priorit
 create index if not exists tasks_session on intervalq.tasks (session, hashtextextended(queue, 0), at)
     where session is not null;
 create index if not exists tasks_line on intervalq.tasks (queue, key, place) where key is not null;
--- Whatever goes wrong, there are never two tasks of a key that could run.
-create unique index if not exists tasks_first on intervalq.tasks (queue, key)
+-- Whatever goes wrong, there are never more tasks of a key that could run than it has places.
+create unique index if not exists tasks_first on intervalq.tasks (queue, key, lane)
     where key is not null and not waiting;
 
 -- For looks: tasks behind others by time, and tasks that have been claimed before. Few tasks are in these indexes, and
@@ -327,7 +352,8 @@ begin
             kind text, id text, version integer, queue text, at bigint, json text, key text, place integer,
             waiting boolean, session text, until bigint, claims integer, attempt integer, error text,
             created bigint, modified bigint, dedupe text, dedupe_for bigint, begun boolean, alone boolean,
-            cancelled boolean, progress text, priority smallint, keep_for bigint, errors text
+            cancelled boolean, progress text, priority smallint, keep_for bigint, errors text,
+            per_key integer, follow_up text, awaits integer
         );
     end if;
 end

@@ -81,7 +81,8 @@ begin
         from picked p where t.ctid = p.spot
         returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
             t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-            t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority, t.keep_for, t.errors;
+            t.dedupe, t.dedupe_for, t.begun, t.alone, t.cancelled, t.progress, t.priority, t.keep_for, t.errors,
+            coalesce(t.per_key, 1), coalesce(t.follow_up, ''), 0;
         get diagnostics n = row_count;
         left_over := left_over - n;
         -- Then those before: tasks that came back, or were skipped.
@@ -233,8 +234,8 @@ $$;
 -- gone, or 1 if json has what was lost.
 create or replace function intervalq.work(
     who text, ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb,
-    finished jsonb, queues text[], wanted integer, lease bigint, most bigint, idle boolean, begun uuid[],
-    begins integer, sinces bigint[], since_ids uuid[], now bigint
+    finished jsonb, queues text[], wanted integer, lease bigint, most bigint, idle boolean,
+    begins integer, begun uuid[], sinces bigint[], since_ids uuid[], now bigint
 ) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

@@ -1,0 +1,195 @@
+"""Batches and shared keys on Postgres: what several transactions do at the same moment, or don't see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from intervalq import errors
+from intervalq.tasks.rules import DAY, Cancel, Delete, Insert, Modify, Row, Select, Work
+from intervalq_stores.postgres.tasks import PostgresTaskStore
+from stores import postgres_sessions
+from stores.postgres_sessions import begun, caught, sql, until
+
+url = postgres_sessions.url
+store = postgres_sessions.store
+SNAPSHOTS = pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def _batch(last: str, *parts: str, more: tuple[Insert, ...] = ()) -> Modify:
+    """Parts in queue `q`, and more of them, and a follow-up in `then`."""
+    inserts = (*(Insert("q", "0", part, follow_up=last) for part in parts), *more)
+    return Modify(inserts=(Insert("then", "0", last, awaits=len(inserts)), *inserts))
+
+
+def _shared(*ids: str, most: int = 2) -> Modify:
+    return Modify(inserts=tuple(Insert("q", "0", id_, key="k", per_key=most) for id_ in ids))
+
+
+async def _left(store: PostgresTaskStore, last: str) -> tuple[int, bool]:
+    [row] = await store.apply(Select(ids=(last,)))
+    return row.awaits, row.ready is not None
+
+
+async def _claim(store: PostgresTaskStore, queue: str = "q", who: str = "s") -> list[Row]:
+    rows = (await store.apply(Work(who, queues=(queue,), limit=100))).claimed
+    return sorted(rows, key=lambda row: row.id)
+
+
+def _ends(*rows: Row) -> tuple[Delete, ...]:
+    return tuple(Delete(row.id, row.version) for row in rows)
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+async def test_an_end_that_is_rolled_back_is_not_counted(store: PostgresTaskStore, isolation: Any) -> None:
+    await begun(store, "s")
+    await store.apply(_batch("last", "a", "b"))
+    [one, two] = await _claim(store)
+
+    async def undone() -> None:
+        async with store.transaction(isolation) as mine:
+            await mine.apply(Modify("s", deletes=_ends(one, two)))
+            raise errors.InvalidOption("so says its user")
+
+    assert isinstance(await caught(undone()), errors.InvalidOption)
+    assert await _left(store, "last") == (2, False)
+    await store.apply(Work("s", _ends(one)))
+    assert await _left(store, "last") == (1, False)
+    async with store.transaction(isolation) as mine:
+        await mine.apply(Modify("s", deletes=_ends(two)))
+    assert await _left(store, "last") == (0, True)
+
+
+@SNAPSHOTS
+async def test_of_two_ends_that_do_not_see_each_other_one_is_a_conflict(
+    store: PostgresTaskStore, isolation: Any
+) -> None:
+    """Otherwise both would count down from the same number, and the follow-up would wait for ever."""
+    await begun(store, "s")
+    await store.apply(_batch("last", "a", "b"))
+    [one, two] = await _claim(store)
+
+    async def late() -> None:
+        async with store.transaction(isolation) as mine:
+            await mine.connection.execute("select count(*) from intervalq.tasks")  # its snapshot
+            await store.apply(Work("s", _ends(one)))
+            await mine.apply(Modify("s", deletes=_ends(two)))
+
+    assert isinstance(await caught(late()), errors.TransactionConflict)
+    assert await _left(store, "last") == (1, False)
+    assert (await store.apply(Work("s", _ends(two)))).lost == ()
+    assert [row.id for row in await _claim(store, "then")] == ["last"]
+
+
+async def test_an_end_that_waits_for_another_one_counts_down_from_what_that_left(
+    store: PostgresTaskStore, url: str
+) -> None:
+    """Not from what it read before: the follow-up would wait for ever."""
+    await begun(store, "s")
+    kinds: dict[str, dict[str, Any]] = {"plain": {}, "kept": {"keep_for": DAY}, "keyed": {"key": "k"}}
+    for last, more in kinds.items():
+        parts = [Insert("q", "0", f"{last}{n}", follow_up=last, **more) for n in range(1, 3)]
+        await store.apply(_batch(last, "first", more=(*parts[:1], parts[1]._replace(key=None))))
+        [one, two, three] = await _claim(store)
+        async with anyio.create_task_group() as group, store.transaction("read committed") as mine:
+            await mine.apply(Modify("s", deletes=_ends(one)))
+            group.start_soon(store.apply, Work("s", _ends(two)))
+            await until(lambda: sql(url, "select pid from pg_locks where not granted"))
+        assert await _left(store, last) == (1, False)
+        await store.apply(Work("s", _ends(three)))
+        assert await _left(store, last) == (0, True)
+
+
+async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: PostgresTaskStore) -> None:
+    """In all ways at the same moment, and in opposite orders: each end counts once, and none is refused."""
+    lasts = ("last1", "last2")
+    for last in lasts:
+        keyed = tuple(Insert("q", "0", f"{last}-k{n}", f"k{n}", follow_up=last) for n in range(6))
+        await store.apply(_batch(last, *(f"{last}-{n}" for n in range(18)), more=keyed))
+    names = [f"s{n}" for n in range(4)]
+    for name in names:
+        await begun(store, name)
+    shares = [await _few(store, name) for name in names]
+    assert sum(map(len, shares)) == 36 + 6
+
+    async def end(name: str, rows: list[Row]) -> None:
+        for at in range(0, len(rows), 4):
+            if at % 8:
+                await store.apply(Cancel(tuple(row.id for row in rows[at : at + 4])))
+                ends = tuple(Delete(row.id, row.version + 1) for row in rows[at : at + 4])
+            else:
+                ends = _ends(*rows[at : at + 4])
+            assert (await store.apply(Work(name, ends))).lost == ()
+
+    async with anyio.create_task_group() as group:
+        for number, (name, rows) in enumerate(zip(names, shares, strict=True)):
+            group.start_soon(end, name, rows[:: -1 if number % 2 else 1])
+    for last in lasts:
+        left = sum(row.follow_up == last for row in await store.apply(Select(queue="q")))
+        assert await _left(store, last) == (left, not left)
+    await end("s0", await _claim(store, who="s0"))
+    assert {row.id for row in await _claim(store, "then", "s1")} == {*lasts}
+
+
+async def _few(store: PostgresTaskStore, who: str) -> list[Row]:
+    rows = (await store.apply(Work(who, queues=("q",), limit=11))).claimed
+    return sorted(rows, key=lambda row: row.id)
+
+
+# --- keys that several tasks share --------------------------------------------------------------------
+
+
+async def test_no_more_of_a_key_than_may_run_join_without_seeing_each_other(store: PostgresTaskStore) -> None:
+    """Both would take the second place."""
+    await store.apply(_shared("a"))
+
+    async def late() -> None:
+        async with store.transaction("repeatable read") as mine:
+            await mine.connection.execute("select count(*) from intervalq.tasks")  # its snapshot
+            await store.apply(_shared("b"))
+            await mine.apply(_shared("c"))
+
+    assert isinstance(await caught(late()), errors.TransactionConflict)
+    await begun(store, "s")
+    await store.apply(_shared("c"))
+    assert [row.id for row in await _claim(store)] == ["a", "b"]
+
+
+async def test_the_next_ones_of_a_key_are_fed_by_one_who_cannot_see_them(store: PostgresTaskStore) -> None:
+    await begun(store, "s")
+    await store.apply(_shared("a", "b"))
+    running = await _claim(store)
+    async with store.transaction("repeatable read") as mine:
+        await mine.connection.execute("select count(*) from intervalq.tasks")  # its snapshot
+        await store.apply(_shared("c", "d", "e"))
+        await mine.apply(Modify("s", deletes=_ends(*running)))
+    assert [row.id for row in await _claim(store)] == ["c", "d"]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_one_who_joins_before_those_that_run_does_not_run_with_them(
+    store: PostgresTaskStore, most: int
+) -> None:
+    """Its place comes from a line as it was long ago: it is before others, which are claimed by now."""
+    await begun(store, "s")
+    lines = [[f"{word}{n}" for n in range(most)] for word in ("first", "next", "running")]
+    await store.apply(_shared(*lines[0], most=most))
+    async with store.transaction("repeatable read") as mine:
+        await mine.connection.execute("select count(*) from intervalq.tasks")  # its snapshot
+        await store.apply(_shared(*lines[1], *lines[2], most=most))
+        running: list[Row] = []
+        for line in lines:
+            await store.apply(Work("s", _ends(*running)))
+            running = await _claim(store)
+            assert [row.id for row in running] == line
+        await mine.apply(_shared("late", most=most))
+    assert await _claim(store) == []
+    await store.apply(Work("s", _ends(running[0])))
+    assert [row.id for row in await _claim(store)] == ["late"]
