@@ -258,8 +258,9 @@ def test_handles_with_other_limits_are_told() -> None:
         with pytest.raises(ConfigMismatch, match="limits of each key="):
             async with process(limits=["6/s"])["own"].slot():
                 pass
-        await own["fixed"].configure(limits=["6/day from utc"])
-        async with own["fixed"].slot():
+        fixed = own["fixed"]
+        await fixed.configure(limits=["6/day from utc"])
+        async with fixed.slot():
             pass
         with pytest.raises(InvalidOption, match="'api:fixed' now has a burst, fixed windows"):
             async with process(limits=["6/s"], on_mismatch="adopt")["fixed"].slot():
