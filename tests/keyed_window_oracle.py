@@ -3,10 +3,10 @@
     python tests/keyed_window_oracle.py 100000       # this many runs; prints the seeds that exceeded a limit
 
 As `window_oracle`: the judge has the real time and cost of every start, and counts every window of every
-limit, of all keys together and of each key. The processes use `KeyStore`, as shards do. Jobs begin at any time
-that a grant allows, and take at most what their tickets did, which is settled later. Processes die, ask again
-too late, and repeat questions; the queue or a key is paused; the common pace is changed; the store's clock is
-set back.
+limit, of all keys together and of each key. The processes use `KeyStore`, as shards do. Jobs begin at any
+time that a grant allows, and take at most what their tickets did, which is settled later. Processes die, ask
+again too late, and repeat questions; the queue or a key is paused; the common pace is changed; the store's
+clock is set back.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class Records:
         made = apply_keyed(self.states.get(queue), self.states.get(known.record), command, known, self.now)
         self.states[queue], self.states[known.record], answer = made
         self.steps += 1
-        for state in self.states.values() if self.steps % 16 == 0 else ():  # else it would take most of the time
+        for state in (
+            self.states.values() if self.steps % 16 == 0 else ()
+        ):  # else it would take most of the time
             assert state is None or State.from_dict(state.to_dict()) == state
         return answer
 
@@ -159,23 +161,28 @@ class Run:
 
     def step(self) -> None:
         """Let something happen."""
-        process = self.random.choice(self.processes)
         kinds = (self._take, self._ask, self._begin, self._other)
-        self.random.choices(kinds, (2 if len(process.tickets) > 15 else 6, 10, 10, 1))[0](process)
+        process = self.random.choice(self.processes)
+        (kind,) = self.random.choices(kinds, (1 if len(process.tickets) > 15 else 4, 10, 10, 1))
+        if kind == self._ask:
+            process = min(self.processes, key=self._comes)
+        for each in self.processes if kind == self._begin else [process]:
+            kind(each)
+
+    def _comes(self, process: Process) -> int:
+        """When the next slot comes that a process has to ask for, in real time."""
+        if not process.tickets or process.state is None:
+            return FOREVER
+        return process.tickets[0].due + process.state.held_total + self.behind
 
     def pass_time(self) -> None:
         """Let time pass, mostly to about an instant that matters."""
         random, kind = self.random, self.random.random()
-        if kind < 0.4:
+        if kind < 0.3:
             return
         instants = [each.opens for process in self.processes for each in process.granted[:1]]
         if not instants or kind < 0.6:
-            instants = [
-                slot.due + process.state.held_total + self.behind
-                for process in self.processes
-                for slot in process.tickets[:1]
-                if process.state
-            ]
+            instants = [at for process in self.processes if (at := self._comes(process)) < FOREVER]
         if kind > 0.9:
             instants += [each.closes for process in self.processes for each in process.granted[:1]]
         if ahead := [at for at in instants if at > self.now]:
@@ -215,16 +222,14 @@ class Run:
         return tuple([1 if limit.unit == STARTS else taken[limit.unit] for limit in self.settings.limits])
 
     def _ask(self, process: Process) -> None:
-        count, state = self.random.randint(1, 4), process.state
+        count = self.random.randint(1, 4)
         lost = any(each.closes < self.now for each in process.granted)
         if lost:  # too late: granted again, with all slots behind it
             again = [each.slot for each in process.granted]
             process.granted, count = [], len(again)
             process.tickets = sorted([*again, *process.tickets])
-        if process.tickets and state is not None:
-            comes = process.tickets[0].due + state.held_total + self.behind
-            if lost or comes <= self.now + self.settings.interval:
-                self._advance(process, slots=tuple(process.tickets[:count]))
+        if lost or self._comes(process) <= self.now + self.settings.interval:
+            self._advance(process, slots=tuple(process.tickets[:count]))
 
     def _advance(
         self, process: Process, slots: tuple[Slot, ...] = (), take: int = 0, units: tuple[Units, ...] = ()
@@ -279,6 +284,8 @@ class Run:
         """Begin a job that may begin, at any time of its grant."""
         limits = self.settings.limits
         for each in [each for each in process.granted if each.opens <= self.now <= each.closes]:
+            if self.random.random() < 0.3:
+                continue
             process.granted.remove(each)
             taken = each.slot.units or tuple([int(limit.unit == STARTS) for limit in limits])
             share = self.random.choice((0, 1, 2))
@@ -298,7 +305,7 @@ class Run:
         random, kind = self.random, self.random.randrange(8)
         length = random.choice((1, SECOND, 20 * SECOND, FOREVER))
         on: Literal["q", "key"] = random.choice(("q", "q", "key"))
-        pause: Command = Hold(length=length) if kind < 2 else Resume()
+        pause: Command = Hold(length=length) if kind < 1 else Resume()
         if kind < 4 and on == "key":
             self._send(process, pause)
         elif kind < 4:

@@ -362,6 +362,35 @@ end
 $$;
 
 
+-- intervalq._placed: the answer about a key whose slots `run` got these places.
+--   own: how many limits the key has; before: the highest ticket that was granted before
+create or replace function intervalq._placed(
+    a intervalq._answer, g intervalq._got, run jsonb, own integer, before bigint
+) returns intervalq._answer
+language plpgsql immutable
+as $$
+declare
+    length constant bigint := greatest(
+        0, (g.slots -> 0 ->> 1)::bigint + (g.common).held - (run -> 0 ->> 1)::bigint - (a.state).held
+    );
+begin
+    if length > 0 then
+        a.state := intervalq._waited(a.state, length);
+    end if;
+    if own > 0 and g.granted > 0 then
+        a.state := intervalq._fix(
+            a.state, jsonb_path_query_array(run, '$[0 to $last]', jsonb_build_object('last', g.granted - 1)), before
+        );
+    end if;
+    if g.granted > 0 then
+        a.state.void := greatest((a.state).void, (run -> 0 ->> 0)::bigint - 1);
+    end if;
+    a.at_once := a.at_once and g.at_once;
+    return a;
+end
+$$;
+
+
 -- intervalq._advance_keyed: does the step as if the key were alone; what it grants must be granted by the common
 -- queue, too.
 create or replace function intervalq._advance_keyed(
@@ -378,7 +407,6 @@ declare
     before constant bigint := coalesce(r.current, 0);
     moved intervalq.queues;
     reach constant jsonb := coalesce(command -> 'ahead', command -> 'reach');
-    length bigint;
 begin
     k.written := (known -> 'release' <> '[]' or known ? 'settled')
         and coalesce(known ->> 'generation' = common.generation, false);
@@ -417,22 +445,7 @@ begin
         ));
         a := intervalq._done(r, queue, command, now);
     end if;
-    length := greatest(
-        0, (g.slots -> 0 ->> 1)::bigint + (g.common).held - (run -> 0 ->> 1)::bigint - (a.state).held
-    );
-    if length > 0 then
-        a.state := intervalq._waited(a.state, length);
-    end if;
-    if own > 0 and g.granted > 0 then
-        a.state := intervalq._fix(
-            a.state, jsonb_path_query_array(run, '$[0 to $last]', jsonb_build_object('last', g.granted - 1)), before
-        );
-    end if;
-    if g.granted > 0 then
-        a.state.void := greatest((a.state).void, (run -> 0 ->> 0)::bigint - 1);
-    end if;
-    a.at_once := a.at_once and g.at_once;
-    k.own := a;
+    k.own := intervalq._placed(a, g, run, own, before);
     k.common := g.common;
     k.written := true;
     k.places := (
