@@ -14,6 +14,12 @@ Limits beside the common pace count in the common record, which every place char
 Where a place has to wait for room, the places behind it don't directly follow any more. A key takes at most
 its weight of such places in a step, and the step grants only slots up to the first gap.
 
+A key may have limits of its own, which count in its record as those of any queue do: its slots come where its
+windows have room, and its places no sooner. Where a place lies later, the units of the key's slots move along
+with them, except those of granted slots, which stay where they are by the store's clock. A ticket of a key
+lists what it takes of the key's limits first, and of the common ones behind these. Windows of a key can't be
+fixed (`Limit.edge`): its slots would move across their edges.
+
 The sender remembers its places. The places of a process that dies stay empty, as its slots would in any
 queue, and delay nobody. A pause of the common queue pauses every key; a pause of a key, only that key. By how
 much distant senders may misjudge the store's clock (`State.error`) is kept in both records.
@@ -21,86 +27,24 @@ much distant senders may misjudge the store's clock (`State.error`) is kept in b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, pairwise, repeat, takewhile
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from intervalq._spec.commands import Advance, Answer, Command, Drop, Inspect
+from intervalq._spec import configure, windows
+from intervalq._spec.commands import Advance, Answer, Command, Common, Drop, Inspect, KeyedAnswer, Place
+from intervalq._spec.keys import fixed
 from intervalq._spec.passing import lapses, settle
-from intervalq._spec.record import Mark, Settings, Settled, Slot, State
-from intervalq.rules import MAX_TICKETS, apply, set_back
+from intervalq._spec.record import Mark, Settings, Slot, State
+from intervalq.rules import MAX_TICKETS, apply, disagrees, set_back
+
+__all__ = ["TURN", "Common", "KeyedAnswer", "Place", "apply_keyed", "is_plain", "shares", "shown"]
 
 TURN: Final = 5_000
 """The minimum duration of a turn per unit of weight, in microseconds, if several slots fit into it."""
 
 _NEVER: Final = -1
 """The value of `reach` with which no new ticket is granted."""
-
-
-class Place(NamedTuple):
-    """A common slot that was taken for a slot of a key."""
-
-    ticket: int
-    """The key's ticket."""
-    slot: Slot
-    """The common slot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
-    """The common queue of a key, as the sender of a command knows it."""
-
-    record: str
-    """Its name in the store."""
-    settings: Settings | None
-    """Settings with which to create its record if there is none; None: answer that there is none."""
-    own_pace: bool
-    """Whether the key has an interval of its own; otherwise its interval is the common one."""
-    weight: int = 1
-    """How many slots the key takes in a turn; with an interval of its own, it is always one."""
-    generation: str | None = None
-    """The generation of the common record that the sender knows."""
-    nonce: str = ""
-    """The generation of the common record if this step creates it."""
-    mark: Mark | None = None
-    """The highest ticket and the `late_total` of the common record that the sender knows."""
-    places: tuple[Place, ...] = ()
-    """The common slots that the sender has for the slots that it lists, without their units."""
-    release: tuple[Slot, ...] = ()
-    """Common slots that won't be used, in ticket order."""
-    settled: tuple[Settled, ...] = ()
-    """What jobs really took of the common limits: see `Advance.settled`. The slots are the common ones."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The value as a JSON object, for rules that run elsewhere; fields that are None are omitted.
-
-        A slot is [ticket, due, cost, units...], and a place has the key's ticket before it. What is settled
-        is omitted if there is nothing.
-        """
-        opening = Advance(settings=self.settings, generation=self.generation, nonce=self.nonce).to_dict()
-        data: dict[str, Any] = {
-            name: opening[name] for name in ("settings", "generation", "nonce") if name in opening
-        }
-        data |= {"own_pace": self.own_pace, "weight": self.weight}
-        if self.mark is not None:
-            data["mark"] = list(self.mark)
-        data["places"] = [[place.ticket, *place.slot[:3]] for place in self.places]
-        data["release"] = [[*slot[:3], *slot.units] for slot in self.release]
-        if self.settled:
-            data["settled"] = [[each.due, each.lag, *each.more] for each in self.settled]
-        return data
-
-
-class KeyedAnswer(NamedTuple):
-    """What a command on a key did."""
-
-    answer: Answer
-    """As if the key were a queue of its own that is held while the common one is. A refused answer without a
-    state means that the settings of the common record differ from the sender's."""
-    common: State | None
-    """The common record after the step; None: there is none."""
-    places: tuple[Place, ...] = ()
-    """The common slots of the listed or granted slots; the sender repeats them with its next request."""
 
 
 def apply_keyed(
@@ -161,7 +105,7 @@ def _paced(
 
     A job of a key begins no later than its common slot allows, so it has the common tolerance, and no burst.
     A key without a pace of its own has the common one. That only spaces its slots, so a change of the common
-    pace voids none of them.
+    pace voids none of them, unless the key has limits: these depend on how late its jobs may begin.
     """
 
     def changed(settings: Settings) -> Settings:
@@ -172,8 +116,17 @@ def _paced(
     if command.settings is not None:
         command = replace(command, settings=changed(command.settings))
     if state is not None and (after := changed(state.settings)) is not state.settings:
-        state = replace(state, settings=after)
+        state = _with_settings(state, after)
     return state, command
+
+
+def _with_settings(state: State, settings: Settings) -> State:
+    """The record with settings that follow from others of the common record, as `configure` would do it."""
+    after = replace(state, settings=settings)
+    early = windows.lateness(state) - windows.lateness(after) if settings.limits else 0
+    if early:
+        after = configure.revoke_all(after)
+    return windows.prolong(after, early) if early > 0 else after
 
 
 def _advance(
@@ -186,18 +139,26 @@ def _advance(
     present = None if state is None else settle(state, now)
     if present is not None and lapses(present) <= now:
         present = None
-    if state and present and (length := _moved(present, common, command, known)) > 0:
-        if (mark := command.high_water_mark) is not None and mark.late_total == present.late_total:
-            command = replace(command, high_water_mark=mark._replace(late_total=mark.late_total + length))
-        state, present = set_back(state, length), set_back(present, length)
+    goes_on = present is not None and not disagrees(command, present.settings)
+    was_held = goes_on and state is not None and state.held_since is not None
+    if present is not None and goes_on:
+        if command.settled and command.generation == present.generation:
+            present = fixed.settle(present, command.settled)
+        if (length := _moved(present, common, command, known)) > 0:
+            if (mark := command.high_water_mark) is not None and mark.late_total == present.late_total:
+                command = replace(command, high_water_mark=mark._replace(late_total=mark.late_total + length))
+            present = set_back(present, length)
+        state, command = present, replace(command, settled=())
     reach = command.reach if command.ahead is None else command.ahead
     command = _for_one_turn(present, common, command, known, now)
     after, answer = apply(state, command, now)
     run = _granted(command, answer)
     if after is None or not run:
-        return after, common, answer, known.places
+        return after, common, replace(answer, woken=_is_woken(after, was_held=was_held)), known.places
+    own, current = len(after.settings.limits), 0 if present is None else present.current
     asking = _asking(common, replace(command, error=after.error), known, reach)
-    common, got = _places(common, asking, known, (run, run[0].due + after.held_total), now)
+    places = tuple([slot._replace(units=slot.units[own:]) for slot in run])
+    common, got = _places(common, asking, known, (places, run[0].due + after.held_total), now)
     granted = run[: got.granted]
     if len(granted) < len(run):
         left = run[len(granted) :]
@@ -206,15 +167,23 @@ def _advance(
         )
         after, answer = apply(state, command, now)
         assert after is not None
-    length = got.slots[0].due + common.held_total - run[0].due - after.held_total if got.slots else 0
-    after = set_back(after, max(0, length), granted)
+    later = got.slots[0].due + common.held_total - run[0].due - after.held_total if got.slots else 0
+    if later > 0:
+        after = set_back(after, later)
+    after = fixed.fix(after, granted, current)
     if granted:
         # Other tickets before them can't be granted any more: they would move behind these.
         after = replace(after, revoked_through=max(after.revoked_through, granted[0].ticket - 1))
-    places = tuple(
-        [Place(slot.ticket, place._replace(units=())) for slot, place in zip(run, got.slots, strict=False)]
+    answer = replace(
+        answer, state=after, woken=_is_woken(after, was_held=was_held), at_once=answer.at_once and got.at_once
     )
-    return after, common, replace(answer, state=after, at_once=answer.at_once and got.at_once), places
+    pairs = zip(run, got.slots, strict=False)
+    return after, common, answer, tuple([Place(slot.ticket, its._replace(units=())) for slot, its in pairs])
+
+
+def _is_woken(state: State | None, *, was_held: bool) -> bool:
+    """Whether a step ended a hold of the key's record."""
+    return was_held and state is not None and state.held_since is None
 
 
 def _granted(command: Advance, answer: Answer) -> tuple[Slot, ...]:
@@ -267,8 +236,8 @@ def _moved(state: State, common: State, command: Advance, known: Common) -> int:
     """
     is_known = known.generation == common.generation and command.generation == state.generation
     is_held = common.held_since is not None or state.held_since is not None
-    settings = [state.settings, *([command.settings] if command.settings else [])]
-    can_share = shares(common.settings) and all(map(is_plain, settings))
+    settings = command.settings or state.settings
+    can_share = shares(common.settings) and is_plain(state.settings) and is_plain(settings)
     if command.attach or is_held or not is_known or not can_share:
         return 0
     places = dict(known.places)
@@ -287,8 +256,8 @@ def shares(settings: Settings) -> bool:
 
 
 def is_plain(settings: Settings) -> bool:
-    """Whether a key can have these settings: it has only a pace of its own, and no limits."""
-    return shares(settings) and not settings.limits
+    """Whether a key can have these settings: it has only a pace and limits, none of them with an edge."""
+    return shares(settings) and all(limit.edge is None for limit in settings.limits)
 
 
 def _is_alone(state: State | None, common: State, now: int) -> bool:

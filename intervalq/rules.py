@@ -119,14 +119,14 @@ def apply(state: State | None, command: Command, now: int) -> tuple[State | None
         if command.settings is None:
             return before, Answer(state=None, now=now)
         state = configure.fresh(command, command.settings, now)
-    elif _disagrees(command, state.settings):
+    elif disagrees(command, state.settings):
         return before, Answer(state=state, now=now, refused=True)
     state, answer = _transition(state, command, Answer(state=None, now=now))
     woken = was_held and state.held_since is None
     return state, replace(answer, state=state, woken=woken)
 
 
-def _disagrees(command: Command, settings: Settings) -> bool:
+def disagrees(command: Command, settings: Settings) -> bool:
     """Whether the sender must hear of the record's settings first: see `Answer.refused`."""
     theirs = command.settings
     if theirs is None:

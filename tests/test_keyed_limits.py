@@ -253,11 +253,17 @@ def test_handles_with_other_limits_are_told() -> None:
             pass
         assert [each.limit for each in (await updating.inspect()).limits] == ["6/s"]
         own = process(limits=["6/s"], each=None)
-        await own["own"].configure(limits=["6/s"])
         async with own["own"].slot():
             pass
-        with pytest.raises(InvalidOption, match="'api:own' now has a burst, limits"):
+        with pytest.raises(ConfigMismatch, match="limits of each key="):
             async with process(limits=["6/s"])["own"].slot():
+                pass
+        fixed = own["fixed"]
+        await fixed.configure(limits=["6/day from utc"])
+        async with fixed.slot():
+            pass
+        with pytest.raises(InvalidOption, match="'api:fixed' now has a burst, fixed windows"):
+            async with process(limits=["6/s"], on_mismatch="adopt")["fixed"].slot():
                 pass
 
     run(main)

@@ -27,6 +27,10 @@ class Start(NamedTuple):
     """What it takes of each of the common limits."""
     place: tuple[int, int]
     """Its common slot, and the lag of the common record at the grant."""
+    own_units: tuple[int, ...]
+    """What it takes of each limit of the key."""
+    own_slot: tuple[int, int]
+    """Its slot, and the lag of the key's record at the grant."""
     latest: int
 
 
@@ -48,7 +52,7 @@ class Observer:
             self.starts = [start for start in self.starts if start.key not in {key, f"{key}, given back"}]
         if not isinstance(command, Advance) or got.refused or state is None or common is None:
             return
-        self._settle(known)
+        self._settle(key, known, command if command.generation == state.generation else Advance())
         back = {(command.generation, slot.ticket) for slot in command.release}
         self.starts = [
             start._replace(key=f"{key}, given back") if start.key == key and start.ticket in back else start
@@ -56,7 +60,7 @@ class Observer:
         ]  # it won't be used, and only its common slot is lost
         assert state.tolerance <= max(1, common.tolerance)
         places = dict(answer.places)
-        limits = common.settings.limits
+        limits, own = common.settings.limits, state.settings.limits
         granted = grants(command, answer)
         assert {slot.ticket for slot in granted} <= {*places}, "granted without a common slot"
         made = [
@@ -66,8 +70,10 @@ class Observer:
                 slot.due + state.held_total,
                 slot.cost,
                 state.settings.interval,
-                tuple(of_each(limits, slot.cost, slot.units)),
+                tuple(of_each(limits, slot.cost, slot.units[len(own) :])),
                 (places[slot.ticket].due, common.lag),
+                tuple(of_each(own, slot.cost, slot.units)),
+                (slot.due, state.lag),
                 slot.due + state.held_total + state.tolerance,
             )
             for slot in granted
@@ -85,11 +91,21 @@ class Observer:
                 self._own(new, first_at_once=got.at_once and new is made[0], now=got.now)
             self.starts.append(new)
         if made:
-            self._limits(limits, min(made[0].at, got.now) if got.at_once else made[0].at)
+            since = min(made[0].at, got.now) if got.at_once else made[0].at
+            self._limits(limits, since, self.starts)
+            mine = [start for start in self.starts if start.key in {key, f"{key}, given back"}]
+            self._limits(own, since, [start._replace(units=start.own_units) for start in mine])
         self.starts = self.starts[-200:]
 
-    def _settle(self, known: Common) -> None:
+    def _settle(self, key: str, known: Common, command: Advance) -> None:
         """What was settled counts as if it had been known."""
+        own = {(each.due, each.lag): each.more for each in command.settled}
+        self.starts = [
+            start._replace(own_units=tuple(map(sum, zip(start.own_units, more, strict=False))))
+            if start.key == key and (more := own.get(start.own_slot))
+            else start
+            for start in self.starts
+        ]
         real = {(each.due, each.lag): each.more for each in known.settled}
         self.starts = [
             start._replace(units=tuple(map(sum, zip(start.units, more, strict=False))))
@@ -98,10 +114,10 @@ class Observer:
             for start in self.starts
         ]
 
-    def _limits(self, limits: tuple[Limit, ...], since: int) -> None:
+    def _limits(self, limits: tuple[Limit, ...], since: int, starts: list[Start]) -> None:
         """No window that ends with a start has more than its limit allows, however late others begin."""
         for place, limit in enumerate(limits):
-            for last in self.starts:
+            for last in starts:
                 if last.at < since or not last.units[place]:
                     continue
                 begins = last.at - limit.window
@@ -109,7 +125,7 @@ class Observer:
                     begins = last.at - (last.at - limit.edge) % limit.window - 1
                 counted = sum(
                     min(limit.most, start.units[place])
-                    for start in self.starts
+                    for start in starts
                     if start.at <= last.at
                     and start.latest > begins
                     and (limit.edge is None or start.at > begins)

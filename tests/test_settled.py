@@ -350,7 +350,7 @@ def test_what_comes_in_one_turn_is_sent_in_parts() -> None:
     """One question carries at most a thousand."""
     settlements = Settlements(CLOCK.get())
     for due in range(1_500):
-        settlements.add(due, 0, {"tokens": -1}, ())
+        settlements.add(Settled(due, 0, ()), {"tokens": -1}, ())
     assert len(settlements.take(())) == 1_000
     settlements.answered()
     assert settlements.at <= CLOCK.get().now()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from intervalq._spec import parse
+from intervalq._spec.limits import Limit as PublicLimit
+from intervalq._spec.limits import is_of_units, rules_of, text
 from intervalq._timing import rates
 from intervalq.errors import InvalidOption, short
-from intervalq.rules import Settings
+from intervalq.rules import Limit, Settings
 
 SHARED: Final = "shared"
 """The text for keys that have no pace of their own."""
@@ -19,8 +22,18 @@ MAX_WEIGHT: Final = 1_000
 """The largest weight: a larger one must be a mistake."""
 
 
-def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -> int | None:
-    """The interval of each key, in microseconds; `NO_PACE`: the common one; None: no common pace.
+class Each(NamedTuple):
+    """What each key has for itself."""
+
+    interval: int | None
+    """Its interval in microseconds; `NO_PACE`: the common one; None: no common pace."""
+    limits: tuple[Limit, ...] = ()
+
+
+def each_of(
+    each: float | str | Iterable[float | str | PublicLimit] | None, interval: int | None, *, is_plain: bool
+) -> Each:
+    """What each key has for itself.
 
     Args:
         each: the option.
@@ -28,36 +41,70 @@ def each_of(each: float | str | None, interval: int | None, *, is_plain: bool) -
         is_plain: whether there are neither burst, max_running nor an automatic rate.
 
     Raises:
-        InvalidOption: it isn't a rate, is faster than the common one, or contradicts another option.
+        InvalidOption: it isn't a rate, is faster than the common one, has a limit that no key can have, or
+            contradicts another option.
     """
     if each is None:
-        return None
+        return Each(None)
     what = f"each={short(each)}"
     if interval is None:
-        raise InvalidOption(f"{what} needs interval or rate: the common pace of all keys")
+        raise InvalidOption(
+            f"{what} needs interval or rate: the common pace of all keys. Without one, leave out each=: then "
+            "interval, rate and limits hold for each key by itself"
+        )
     if not is_plain:
         raise InvalidOption(
             f"{what} can't be combined with burst, max_running or rate='auto': keys share only the pace and "
             "limits; leave these out, or use keys without each=, which are queues of their own"
         )
-    if each == SHARED:
+    pace: float | str = SHARED
+    rest: list[float | str | PublicLimit] = []
+    if isinstance(each, str) or not isinstance(each, Iterable):
+        pace = each
+    else:
+        rest = [*each]
+        if rest and not is_of_units(rest[0]):
+            pace = rest.pop(0)  # type: ignore[assignment] # `rates.rate` checks it
+    return Each(_pace(pace, interval), limits_of(rest))
+
+
+def _pace(pace: float | str, interval: int) -> int:
+    if pace == SHARED:
         return NO_PACE
-    own = rates.rate(each)
+    own = rates.rate(pace)
     if own < interval:
         raise InvalidOption(
-            f"{what} is faster than the common pace of one start in {parse.text(interval)}, which holds for "
-            f"each key anyway: use a slower rate, or each={SHARED!r}"
+            f"each={short(pace)} is faster than the common pace of one start in {parse.text(interval)}, "
+            f"which holds for each key anyway: use a slower rate, or each={SHARED!r}"
         )
     return own
 
 
-def pace_of(common: Settings, each: int) -> Settings:
+def limits_of(limits: Iterable[object]) -> tuple[Limit, ...]:
+    """The limits of each key.
+
+    Raises:
+        InvalidOption, InvalidInterval: see `intervalq._spec.limits.rules_of`; or one has fixed windows.
+    """
+    ruled = rules_of(limits)
+    for limit in ruled:
+        if limit.edge is not None:
+            raise InvalidOption(
+                f"{text(limit)} can't be a limit of each key: slots of a key move while it waits for others, "
+                "and would cross the edges of fixed windows; leave out 'from ...', or limit all keys "
+                "together by limits="
+            )
+    return ruled
+
+
+def pace_of(common: Settings, each: int, own: tuple[Limit, ...]) -> Settings:
     """The settings of a key under the common ones.
 
-    The rules add what follows from the common record: see `keyed.apply_keyed`. The limits are the
-    common ones: see `intervalq._keys.limits`.
+    The rules add what follows from the common record: see `keyed.apply_keyed`. For the limits see
+    `intervalq._keys.limits`.
     """
-    return Settings(each or common.interval, tolerance=common.tolerance, ephemeral=True, limits=common.limits)
+    interval, limits = each or common.interval, (*own, *common.limits)
+    return Settings(interval, tolerance=common.tolerance, ephemeral=True, limits=limits, own=len(own))
 
 
 def needs_key(name: str) -> InvalidOption:
@@ -79,6 +126,6 @@ def not_of_common(name: str) -> InvalidOption:
 def not_of_key(name: str, common: str) -> InvalidOption:
     """The error for settings that a key doesn't have."""
     return InvalidOption(
-        f"{name!r} is a key under the rate of {common!r}: configure() takes interval or rate, and only if "
-        f"the key has a pace of its own; the common pace and limits are those of {common!r}"
+        f"{name!r} is a key under the rate of {common!r}: configure() takes limits of this key, and interval "
+        f"or rate if the key has a pace of its own; the common pace and limits are those of {common!r}"
     )

@@ -11,7 +11,14 @@ from typing import Final, NamedTuple, Protocol
 
 import anyio
 
-from intervalq._keys.limits import common_order, of_key, of_shard
+from intervalq._keys.limits import (
+    Counting,
+    common_units,
+    in_order,
+    of_common,
+    of_key,
+    of_shard,
+)
 from intervalq._keys.view import CommonView
 from intervalq._spec.mismatch import OnMismatch, describe
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
@@ -69,7 +76,7 @@ class KeyStore:
         """See `Store.apply`."""
         store = pairing(self.behind)
         while True:
-            asked = common_order(command, self._common_settings())
+            asked = in_order(command, self._common_settings())
             known = self._known(asked)
             made = await store.apply_keyed(queue, of_key(asked), known, now)
             self._learn(made.common, compared=not isinstance(command, Inspect | Drop))
@@ -83,7 +90,7 @@ class KeyStore:
         if common is not None and not shares(common.settings):
             raise InvalidOption(_NOT_SHARED.format(self._record, "a burst"))
         if state is not None and not is_plain(state.settings):
-            raise InvalidOption(_NOT_SHARED.format(queue, "a burst, limits"))
+            raise InvalidOption(_NOT_SHARED.format(queue, "a burst, fixed windows"))
         return of_shard(made.answer, common)
 
     async def names(self) -> list[str]:
@@ -118,10 +125,11 @@ class KeyStore:
         """The common record, as far as the handle knows it."""
         return self._view.state
 
-    def counts_by(self, state: State) -> tuple[int, int]:
-        """How far the clock by which limits count was behind the store's at the last answer, and its lag."""
+    def counts_by(self, state: State) -> Counting:
+        """By which clocks limits counted at the last answer, which shows this record of the key."""
         record = self._heard or state
-        return record.held_total, record.lag
+        own = (state.held_total, state.lag) if state.settings.own else None
+        return Counting(record.held_total, record.lag, own)
 
     def turn(self, ticket: int) -> int:
         """How many slots to request from this ticket on: a whole turn, or one if the ticket has its place."""
@@ -176,7 +184,9 @@ class KeyStore:
             held = [
                 (self._places[slot.ticket], slot) for slot in advance.release if slot.ticket in self._places
             ]
-            release, places = tuple([place._replace(units=slot.units) for place, slot in held]), ()
+            units = [common_units(slot.units, advance.settings) for _, slot in held]
+            taken = zip(held, units, strict=True)
+            release, places = tuple([place._replace(units=some) for (place, _), some in taken]), ()
         return Common(
             record=self._record,
             settings=self._common_settings(),
@@ -187,7 +197,7 @@ class KeyStore:
             mark=self._view.mark,
             places=places,
             release=release,
-            settled=advance.settled,
+            settled=of_common(advance),
         )
 
     def _keep(self, command: Command, known: Common, made: KeyedAnswer) -> None:

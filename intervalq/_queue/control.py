@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import anyio
 
-from intervalq._keys.each import NO_PACE, not_of_common, not_of_key
+from intervalq._keys.each import NO_PACE, limits_of, not_of_common, not_of_key
 from intervalq._queue.handle import Handle
 from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.options import Cost, Duration, Options, Rate, check_burst, options, whole
@@ -120,13 +120,15 @@ class Control(Handle):
             burst=1, lookahead=None, tolerance=None, max_running=None, timeout=None, retries=0, backoff=0,
             retry_after=False,
         )  # fmt: skip
-        self._check_each(burst is not None or max_running is not None, limits is not None)
+        self._check_each(
+            has_pace=(interval, rate) != (None, None), has_others=(burst, max_running) != (None, None)
+        )
         command = Configure(
             interval=checked.interval if checked.auto is None else None,
             auto=checked.auto,
             burst=None if burst is None else whole("burst", burst, 1),
             max_running=None if max_running is None else whole("max_running", max_running, 0),
-            limits=None if limits is None else rules_of(limits),
+            limits=None if limits is None else (limits_of if self._options.is_keyed else rules_of)(limits),
         )
         before = (await self._command(Inspect(), may_be_new=True)).state
         if before is not None:
@@ -150,7 +152,8 @@ class Control(Handle):
             counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
             self._shard().connection.adopt(settings, counted)
             if mine.is_keyed:
-                self._options = replace(mine, each=settings.interval)
+                each, own = mine.each and settings.interval, settings.limits[: settings.own]
+                self._options = replace(mine, each=each, own=own, counted=counted)
                 return
             self._options = replace(
                 mine,
@@ -163,18 +166,19 @@ class Control(Handle):
 
     def _follow(self, common: Options) -> None:
         """If this is a key under the queue with these settings, use them from now on, too."""
-        if self._options.is_keyed:
+        mine = self._options
+        if mine.is_keyed:
             self._options = replace(
-                self._options, interval=common.interval, tolerance=common.tolerance, limits=common.limits,
-                counted=common.counted,
+                mine, interval=common.interval, tolerance=common.tolerance, limits=common.limits,
+                counted=(*common.counted, *(each for each in mine.counted if each not in common.counted)),
             )  # fmt: skip
             if (shard := self._shard_here) is not None and (settings := self._options.settings) is not None:
-                shard.connection.adopt(settings, common.counted)
+                shard.connection.adopt(settings, self._options.counted)
 
-    def _check_each(self, has_others: bool, has_limits: bool) -> None:
+    def _check_each(self, *, has_pace: bool, has_others: bool) -> None:
         """Refuse settings that keys under one rate don't have."""
         mine = self._options
-        if mine.is_keyed and (has_others or has_limits or mine.each == NO_PACE):
+        if mine.is_keyed and (has_others or (has_pace and mine.each == NO_PACE)):
             raise not_of_key(self.name, mine.name)
         if mine.each is not None and has_others:
             raise not_of_common(self.name)

@@ -26,6 +26,8 @@ class LimitState:
     """The units that are left now; 0: the limit is used up."""
     free: float
     """When there is room for one unit more, on the store's clock."""
+    of_key: bool = False
+    """Whether this is a limit of the key alone; otherwise, it counts the jobs of all keys of the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +177,9 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
                 taken=each.taken,
                 left=max(0, each.limit.most - each.taken),
                 free=max(answer.now, each.free + state.held_total) / 1e6,
+                of_key=place < settings.own,
             )
-            for each in standing.standings(state, clock)
+            for place, each in enumerate(standing.standings(state, clock))
         ),
         binds=None if held else _binds(state, clock),
         auto=_auto(state),

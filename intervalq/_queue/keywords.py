@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import TypedDict
 
-from intervalq._queue.options import Cost, Duration, Rate
+from intervalq._queue.options import Cost, Duration, Each, Rate
 from intervalq._spec.limits import Limit
 from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.retry_after import RetryAfter
@@ -35,7 +35,7 @@ class QueueOptions(TypedDict, total=False):
     on_mismatch: OnMismatch
     new: bool
     start: bool
-    each: Rate | None
+    each: Each | None
 
 
 class SlotOptions(TypedDict, total=False):

@@ -33,6 +33,9 @@ _MAX = 1_000_000
 _NO_PACE: Final = 1
 """The interval of a queue that has only limits, in microseconds."""
 
+Each = Rate | Iterable[float | str | PublicLimit]
+"""The rate of each key, or a list of a rate and limits: see `IntervalQueue`."""
+
 Cost = int | Mapping[str, int]
 """What a job takes: slots, or units of limits."""
 
@@ -76,6 +79,8 @@ class Options:
     auto: Auto | None = None
     each: int | None = None
     """The interval of each key under the common pace: see `intervalq._keys.each`."""
+    own: tuple[Limit, ...] = ()
+    """The limits of each key under the common pace."""
     weight: int = 1
     """How many slots this key takes in a turn."""
 
@@ -93,7 +98,7 @@ class Options:
     def settings(self) -> Settings | None:
         """The settings with which to create the record; None: the queue must exist."""
         if self.each is not None and self.key is not None and (common := self.common) is not None:
-            return pace_of(common, self.each)
+            return pace_of(common, self.each, self.own)
         return self.common
 
     @property
@@ -123,18 +128,19 @@ class Options:
             taken = {STARTS: whole("cost", cost, 1, MAX_COST)}
         else:
             taken = {STARTS: 1, **cost}
-            known = {limit.unit for limit in self.limits}
+            known = {limit.unit for limit in self.all_limits}
             for unit, much in taken.items():
                 if unit != STARTS and unit not in known:
                     raise InvalidOption(
                         f"cost={short(cost)}: this handle has no limit of {short(unit)}; its limits: "
-                        f"{', '.join(map(text, self.limits)) or 'none'}"
+                        f"{', '.join(map(text, self.all_limits)) or 'none'}"
                     )
                 whole(f"cost of {unit}", much, 1 if unit == STARTS else 0, 10**12)
-        for limit in self.limits:
+        for place, limit in enumerate(self.all_limits):
             if taken.get(limit.unit, 0) > limit.most:
+                whose = " of each key" if self.is_keyed and place < len(self.own) else ""
                 raise InvalidOption(
-                    f"cost={short(cost)} is more than the limit of {text(limit)} ever allows: "
+                    f"cost={short(cost)} is more than the limit of {text(limit)}{whose} ever allows: "
                     "split the job, or raise the limit"
                 )
         if taken[STARTS] > 1 and self.limits and self.interval == _NO_PACE and not self._limits_starts:
@@ -146,6 +152,11 @@ class Options:
         if not isinstance(cost, Mapping):
             return taken[STARTS], ()
         return taken[STARTS], tuple([taken.get(unit, 0) for unit in self.counted])
+
+    @property
+    def all_limits(self) -> tuple[Limit, ...]:
+        """All the limits that a job counts in."""
+        return (*self.own, *self.limits) if self.is_keyed else self.limits
 
     @property
     def _limits_starts(self) -> bool:
@@ -166,10 +177,10 @@ class Options:
         Raises:
             InvalidOption: a number is out of range, or a unit has no limit or no estimate.
         """
-        known = {limit.unit: slot.cost if limit.unit == STARTS else 0 for limit in self.limits}
+        known = {limit.unit: slot.cost if limit.unit == STARTS else 0 for limit in self.all_limits}
         if slot.units:
             taken = dict(zip(self.counted, slot.units, strict=False))
-            known = {limit.unit: taken.get(limit.unit, 0) for limit in self.limits}
+            known = {limit.unit: taken.get(limit.unit, 0) for limit in self.all_limits}
         for unit, much in took.items():
             whole(f"settled {unit}", much, 1 if unit == STARTS else 0, 10**12)
             if not known.get(unit):
@@ -177,7 +188,7 @@ class Options:
                     f"{short(unit)} can't be settled: give an estimate of it with the job's cost="
                     if unit in known
                     else f"{short(unit)} can't be settled: this handle has no limit of it; its limits: "
-                    f"{', '.join(map(text, self.limits)) or 'none'}"
+                    f"{', '.join(map(text, self.all_limits)) or 'none'}"
                 )
         return {unit: much - known[unit] for unit, much in took.items()}
 
@@ -204,7 +215,7 @@ def options(
     on_mismatch: OnMismatch = "raise",
     new: bool = False,
     start: bool = True,
-    each: Rate | None = None,
+    each: Each | None = None,
 ) -> Options:
     """The settings, checked.
 
@@ -241,13 +252,12 @@ def options(
         strict=strict,
         precision=_share(precision),
         limits=ruled,
-        counted=tuple([rule.unit for rule in ruled]),
-        on_mismatch=on_mismatch,
-        new=new,
-        start=start,
-        each=own,
+        counted=tuple(dict.fromkeys([rule.unit for rule in (*own.limits, *ruled)])),
+        on_mismatch=on_mismatch, new=new, start=start,
+        each=own.interval,
+        own=own.limits,
         auto=auto,
-    )
+    )  # fmt: skip
 
 
 def _check_without_pace(burst: int, tolerance: Duration | None, max_running: int | None) -> None:

@@ -15,7 +15,7 @@ from intervalq._queue.decorate import decorate
 from intervalq._queue.held import HOLDING, held_here, waiting
 from intervalq._queue.job import Job
 from intervalq._queue.map import paced_map
-from intervalq._queue.options import Cost, Duration, Rate, Settle, options, wait_of, whole
+from intervalq._queue.options import Cost, Duration, Each, Rate, Settle, options, wait_of, whole
 from intervalq._queue.plan import Plan, usual
 from intervalq._queue.ports import Blocking, blocking_of
 from intervalq._queue.slot import ComingSlot, Slot
@@ -91,9 +91,11 @@ class IntervalQueue(Control):
         new: refuse to use a queue that exists, with `QueueExists`. This doesn't apply to the queues of keys.
         start: False: keep this handle's own jobs until `await queue.start()`.
         each: the rate of each key (`queue["tenant-42"]`) under the common pace, which all keys share fairly;
-            "shared": keys have no rate of their own. Then every job needs a key, and limits count all keys
-            together. None: each key is a queue of its own, with limits of its own. Not with burst or
-            max_running, nor on NATS (`UnsupportedOperation`).
+            "shared": keys have no rate of their own. Then every job needs a key, and `limits` count all keys
+            together. A list of a rate, or "shared", and limits as in `limits`, such as `["10/s", "500/min",
+            "5_000 tokens/min"]`, also limits each key by itself, but not in fixed windows (`from utc`); the
+            rate may be left out before a limit of units. None: each key is a queue of its own, with limits of
+            its own. Not with burst or max_running, nor on NATS (`UnsupportedOperation`).
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.
@@ -126,7 +128,7 @@ class IntervalQueue(Control):
         on_mismatch: OnMismatch = "raise",
         new: bool = False,
         start: bool = True,
-        each: Rate | None = None,
+        each: Each | None = None,
     ) -> None:
         if isinstance(store, os.PathLike):
             store = os.fspath(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from intervalq._keys.limits import Counting
 from intervalq._keys.store import keyed_on
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import GrantRange, Grants
@@ -97,9 +98,9 @@ class Answers:
     ) -> GrantRange:
         """Granted slots, as fixed instants on the store's clock."""
         key = self._key
-        behind, lag = (state.held_total, state.lag) if key is None else key.counts_by(state)
+        counts = Counting(state.held_total, state.lag) if key is None else key.counts_by(state)
         return GrantRange(
-            first, held_total=state.held_total, behind=behind, lag=lag, steps=self._time.clock.steps,
+            first, held_total=state.held_total, counts=counts, steps=self._time.clock.steps,
             count=count, granted_at=state.last_now, latest=state.tolerance + state.credit,
             step=state.settings.interval, at_once=at_once, speculative=speculative,
         )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from intervalq._keys.limits import alone
 from intervalq._keys.store import keyed_on
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec import windows
@@ -167,12 +168,16 @@ class Connection:
             return
         assert self._settings is not None
         ours, theirs = self._settings, refusal.state.settings
+        if keyed_on(self.store):
+            ours = replace(ours, tolerance=theirs.tolerance)  # that of a key follows from the common one
         same_limits = set(ours.limits) == set(theirs.limits)  # in any order
         is_same = same_limits and ours == replace(theirs, limits=ours.limits)
         if is_same or self._on_mismatch == "adopt":
             self._settings = theirs
         elif self._on_mismatch == "update" and ours.tolerance == theirs.tolerance:
             limits = None if ours.limits == theirs.limits else ours.limits
+            if limits is not None and keyed_on(self.store):
+                limits = limits[: ours.own]
             change = Configure(
                 interval=ours.interval if ours.auto is None else None,
                 burst=ours.burst,
@@ -275,7 +280,9 @@ class Connection:
         if not state.settings.ephemeral or self._owner.has_slots() or self._owner.has_leases():
             return True
         last = self._owner.last_start()
-        kept = 0 if keyed_on(self.store) else windows.kept(state)  # limits of keys are in the common record
+        kept = windows.kept(
+            alone(state) if keyed_on(self.store) else state
+        )  # common ones aren't of this record
         matters = state.settings.burst * state.settings.interval + kept
         return last is not None and self._clock.now() - last <= matters
 

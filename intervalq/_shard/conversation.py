@@ -31,7 +31,7 @@ from intervalq._timing.clock import Clock
 from intervalq._timing.outage import Outage
 from intervalq._timing.wakeable_sleep import WakeableSleep
 from intervalq.errors import QueueNotFound, StoreError, StoreUnavailable
-from intervalq.rules import FOREVER, Advance, Inspect, Slot
+from intervalq.rules import FOREVER, Advance, Inspect, Settled, Slot
 
 log: Final = logging.getLogger("intervalq")
 
@@ -119,10 +119,10 @@ class Conversation:
             spawn(self._drive)
         self._asking.wake()
 
-    def settle(self, due: int, lag: int, more: Mapping[str, int]) -> None:
+    def settle(self, slot: Settled, more: Mapping[str, int]) -> None:
         """Record how much more of each unit the job of a slot took than its ticket."""
         if (state := self._connection.state) is not None:
-            self.settlements.add(due, lag, more, state.settings.limits)
+            self.settlements.add(slot, more, state.settings.limits)
             self.begin()
 
     def ask_anew(self) -> None:

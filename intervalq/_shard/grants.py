@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Container, Iterator
 
+from intervalq._keys.limits import NOT_COUNTED, Counting
 from intervalq.rules import FOREVER, Slot
 
 
@@ -24,13 +25,12 @@ class GrantRange:
         "at_once",
         "base",
         "before",
-        "behind",
         "cost",
         "count",
+        "counts",
         "end",
         "granted_at",
         "held_total",
-        "lag",
         "last",
         "latest",
         "moves",
@@ -49,8 +49,7 @@ class GrantRange:
         *,
         held_total: int,
         steps: int,
-        behind: int = 0,
-        lag: int = 0,
+        counts: Counting = NOT_COUNTED,
         count: int = 1,
         step: int = 0,
         at_once: bool = False,
@@ -68,11 +67,8 @@ class GrantRange:
         """What each of them takes of the queue's limits."""
         self.held_total = held_total
         """How far the queue's clock was behind the store's at the time of the grant."""
-        self.behind = behind
-        """How far the clock by which limits count was behind the store's at that time: of a key, the common
-        queue's."""
-        self.lag = lag
-        """`State.lag` of the record that has the limits, at that time."""
+        self.counts = counts
+        """By which clocks limits count."""
         self.last = first.due + held_total + (count - 1) * step
         """The last slot, on the store's clock. Later holds don't move it."""
         self.step = step
@@ -131,7 +127,7 @@ class GrantRange:
             self.end - self.count == other.end
             and self.instant == other.last + other.step
             and (self.step, self.steps, self.held_total) == (other.step, other.steps, other.held_total)
-            and (self.behind, self.lag) == (other.behind, other.lag)
+            and self.counts == other.counts
             and self.latest == other.latest
             and self.cost == other.cost == 1
             and self.units == other.units

@@ -233,12 +233,17 @@ def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
     room = now.line.waiting - granted
     if now.lookahead is not None:  # the next ticket is taken by the request that grants the last one
         room = min(room, now.lookahead, max(2, now.lookahead) - granted)
-    if not now.line.mixed:
-        return [1] * max(0, min(MAX_TICKETS, room - (len(now.grants.tickets) - asked))), []
-    jobs = list(islice(_unmatched(now, max(0, granted + room)), MAX_TICKETS))
-    costs, units = [job.cost for job in jobs], [job.units for job in jobs]
-    if now.settles and costs:
-        few = max(_near(now, costs, units), 0 if len(now.grants.tickets) > asked else 1)
+    units: list[Units] = []
+    if now.line.mixed:
+        jobs = list(islice(_unmatched(now, max(0, granted + room)), MAX_TICKETS))
+        costs, units = [job.cost for job in jobs], [job.units for job in jobs]
+    else:
+        costs = [1] * max(0, min(MAX_TICKETS, room - (len(now.grants.tickets) - asked)))
+    if costs and (now.settles or (now.state is not None and now.state.settings.own)):
+        tickets = now.grants.tickets
+        if tickets and not (asked or now.at <= now.time.comes(tickets[0], now.state) < math.inf):
+            return [], []  # if that one is granted late, slots taken before it would move along
+        few = max(_near(now, costs, units), 0 if len(tickets) > asked else 1)
         return costs[:few], units[:few]
     return costs, units
 
@@ -247,7 +252,9 @@ def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
     """How many of these tickets would have slots that come soon, as far as the shard knows the windows.
 
     A slot is chosen by the estimates of all jobs before it, and stays where it is when these turn out to be
-    too high. So only one ticket is taken for a slot that waits for a window; the others are taken later.
+    too high. That of a key with limits moves with its clock when a slot before it waits for other keys, even
+    if there is room for it sooner. So only one ticket is taken for a slot that waits for a window; the others
+    are taken later.
     """
     state = now.state
     if state is None or not state.settings.limits:

@@ -25,6 +25,7 @@ class _Known(NamedTuple):
 
     due: int
     lag: int
+    own: tuple[int, int] | None
     more: Mapping[str, int]
 
 
@@ -43,9 +44,9 @@ class Settlements:
     def __bool__(self) -> bool:
         return bool(self._waiting or self._sent)
 
-    def add(self, due: int, lag: int, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
-        """Record a job's difference from its estimate."""
-        self._waiting.append(_Known(due, lag, more))
+    def add(self, slot: Settled, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
+        """Record a job's difference from its estimate, by unit, of a slot."""
+        self._waiting.append(_Known(slot.due, slot.lag, slot.own, more))
         self.are_usual = self.are_usual or min(more.values()) < 0
         self.at = min(self.at, self._clock.now() + patience([each for each in limits if each.unit in more]))
 
@@ -55,8 +56,8 @@ class Settlements:
         self.at = self._clock.now() if self._waiting else FOREVER
         return tuple(
             [
-                Settled(due, lag, tuple([more.get(unit, 0) for unit in counted]))
-                for due, lag, more in self._sent
+                Settled(due, lag, tuple([more.get(unit, 0) for unit in counted]), own)
+                for due, lag, own, more in self._sent
             ]
         )
 
@@ -67,9 +68,9 @@ class Settlements:
     def failed(self) -> None:
         """Note that no answer came: the store may or may not have the differences."""
         again = [
-            _Known(due, lag, beyond)
-            for due, lag, more in self._sent
-            if (beyond := {unit: some for unit, some in more.items() if some > 0})
+            known._replace(more=beyond)
+            for known in self._sent
+            if (beyond := {unit: some for unit, some in known.more.items() if some > 0})
         ]
         self._waiting, self._sent = [*again, *self._waiting], []
         if again:

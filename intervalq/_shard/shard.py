@@ -192,7 +192,7 @@ class Shard:
         if self._has_ended:
             raise QueueClosed(self.queue)
         if grant.range.record == self.grants.record and any(more.values()):
-            self.conversation.settle(grant.instant - grant.range.behind, grant.range.lag, more)
+            self.conversation.settle(grant.range.counts.settled(grant.instant), more)
 
     def undo(self, grant: Grant) -> None:
         """Take back the slot of a job that did not begin: its thread came too late, or was interrupted."""

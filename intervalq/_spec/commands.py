@@ -1,11 +1,11 @@
-"""Commands, each one atomic step on one record, and their answer: frozen, serializable values."""
+"""Commands, each one atomic step on one record or on two, and their answers: frozen, serializable values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from intervalq._spec.auto import Auto, Refusal
 from intervalq._spec.record import (
@@ -314,3 +314,69 @@ class Answer:
             return tuple(map(Slot, range(ticket, ticket + self.count), dues))
         starts = enumerate(accumulate(costs[:-1], initial=0))
         return tuple([Slot(ticket + i, due + at * step, costs[i]) for i, at in starts])
+
+
+class Place(NamedTuple):
+    """A common slot that was taken for a slot of a key."""
+
+    ticket: int
+    """The key's ticket."""
+    slot: Slot
+    """The common slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """The common queue of a key, as the sender of a command knows it."""
+
+    record: str
+    """Its name in the store."""
+    settings: Settings | None
+    """Settings with which to create its record if there is none; None: answer that there is none."""
+    own_pace: bool
+    """Whether the key has an interval of its own; otherwise its interval is the common one."""
+    weight: int = 1
+    """How many slots the key takes in a turn; with an interval of its own, it is always one."""
+    generation: str | None = None
+    """The generation of the common record that the sender knows."""
+    nonce: str = ""
+    """The generation of the common record if this step creates it."""
+    mark: Mark | None = None
+    """The highest ticket and the `late_total` of the common record that the sender knows."""
+    places: tuple[Place, ...] = ()
+    """The common slots that the sender has for the slots that it lists, without their units."""
+    release: tuple[Slot, ...] = ()
+    """Common slots that won't be used, in ticket order, with what they take of the common limits."""
+    settled: tuple[Settled, ...] = ()
+    """What jobs really took of the common limits: see `Advance.settled`. The slots are the common ones."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value as a JSON object, for rules that run elsewhere; fields that are None are omitted.
+
+        A slot is [ticket, due, cost, units...], and a place has the key's ticket before it. What is settled
+        is omitted if there is nothing.
+        """
+        opening = Advance(settings=self.settings, generation=self.generation, nonce=self.nonce).to_dict()
+        data: dict[str, Any] = {
+            name: opening[name] for name in ("settings", "generation", "nonce") if name in opening
+        }
+        data |= {"own_pace": self.own_pace, "weight": self.weight}
+        if self.mark is not None:
+            data["mark"] = list(self.mark)
+        data["places"] = [[place.ticket, *place.slot[:3]] for place in self.places]
+        data["release"] = [[*slot[:3], *slot.units] for slot in self.release]
+        if self.settled:
+            data["settled"] = [[each.due, each.lag, *each.more] for each in self.settled]
+        return data
+
+
+class KeyedAnswer(NamedTuple):
+    """What a command on a key did."""
+
+    answer: Answer
+    """As if the key were a queue of its own that is held while the common one is. A refused answer without a
+    state means that the settings of the common record differ from the sender's."""
+    common: State | None
+    """The common record after the step; None: there is none."""
+    places: tuple[Place, ...] = ()
+    """The common slots of the listed or granted slots; the sender repeats them with its next request."""

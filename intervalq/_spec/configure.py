@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from intervalq._spec import windows
 from intervalq._spec.auto import Auto, Pace
 from intervalq._spec.commands import Advance, Command, Configure
-from intervalq._spec.record import STARTS, Limit, Settings, Slot, State, Units, Usage
+from intervalq._spec.record import FOREVER, STARTS, Limit, Settings, Slot, State, Units, Usage
 from intervalq._spec.windows import end_of_cell, put
 
 
@@ -101,7 +101,10 @@ def _usage(limit: Limit, state: State) -> Usage:
     ahead: tuple[tuple[int, int], ...] = ()
     for end, units in use.ahead:  # of granted slots only: if limits change, the others are revoked
         ahead = put(ahead, end_of_cell(limit, min(end - 1, state.current_due)), units)
-    return Usage(tuple([(end, units, end_of_cell(limit, due - 1)) for end, units, due in use.used]), ahead)
+    used = [
+        (end, units, due if due == -FOREVER else end_of_cell(limit, due - 1)) for end, units, due in use.used
+    ]
+    return Usage(tuple(used), ahead)
 
 
 def reordered(command: Advance, before: tuple[str, ...], after: Sequence[Limit]) -> Advance:

@@ -105,6 +105,12 @@ def rules_of(limits: object) -> tuple[Rule, ...]:
     return rules
 
 
+def is_of_units(value: object) -> bool:
+    """Whether this is a limit, and can't be a rate: a `Limit`, or text with a unit or an edge."""
+    match = _TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
+    return isinstance(value, Limit) or (match is not None and (match[2] or match[5]) is not None)
+
+
 def _rule(value: object) -> Rule:
     if isinstance(value, Limit):
         return value.rule()

@@ -23,6 +23,8 @@ def describe(settings: Settings) -> str:
         parts.append(f"max_running={settings.max_running}")
     if settings.tolerance:
         parts.append(f"tolerance={parse.text(settings.tolerance)}")
-    if settings.limits:
-        parts.append(f"limits=[{', '.join(repr(limits.text(limit)) for limit in settings.limits)}]")
+    own, common = settings.limits[: settings.own], settings.limits[settings.own :]
+    for what, some in (("limits", common), ("limits of each key", own)):
+        if some:
+            parts.append(f"{what}=[{', '.join(repr(limits.text(limit)) for limit in some)}]")
     return ", ".join(parts)

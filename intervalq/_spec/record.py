@@ -73,6 +73,9 @@ class Settled(NamedTuple):
     more: Units
     """By how much it is more than the ticket took, of each limit; negative if it is less. As for `Units`,
     what is left out is 0."""
+    own: tuple[int, int] | None = None
+    """In the process of a key that has limits of its own: `due` and `lag` in its record. Those above are in
+    the common record then."""
 
 
 class Mark(NamedTuple):
@@ -120,7 +123,8 @@ class Usage(NamedTuple):
 
     used: tuple[tuple[int, int, int], ...] = ()
     """Of slots that are over: where the cell ends on the store's clock, without its backward steps; its
-    units; and where it ended on the queue's clock, in case that is set back."""
+    units; and where it ended on the queue's clock, in case that is set back. The granted slots of a key under
+    a common rate don't move with its clock: -FOREVER."""
     ahead: tuple[tuple[int, int], ...] = ()
     """Of slots that may still be used: where the cell ends on the queue's clock, so that every hold moves it;
     and the units."""
@@ -147,6 +151,9 @@ class Settings:
     """Limits in addition to the interval."""
     auto: Auto | None = None
     """The bounds of an interval that finds a server's limit on its own; None: the interval is fixed."""
+    own: int = 0
+    """In the process of a key under a common rate: how many of the limits, from the first, are its own. The
+    others are the common ones; in a store, each of the two records has only its own limits."""
 
     def agree(self, other: Settings) -> bool:
         """Whether both are the same, except for an interval that changes on its own."""
@@ -292,8 +299,8 @@ class State:
         return state
 
 
-_APART: Final = frozenset({"limits", "auto"})
-"""The settings that a record has only if there are some."""
+_APART: Final = frozenset({"limits", "auto", "own"})
+"""The settings that a record has only if there are some, or never."""
 
 _STORED: Final = {
     "ticket": "ticket",

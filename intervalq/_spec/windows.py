@@ -221,12 +221,22 @@ class Window:
 def give_back(state: State, slot: Slot) -> State:
     """Stop counting the units of a slot that won't be used."""
     taken = of_each(state.settings.limits, slot.cost, slot.units)
-    return changed(
-        state,
-        lambda place, limit, use: use._replace(
-            ahead=_without(use.ahead, end_of_cell(limit, slot.due), taken[place])
-        ),
-    )
+
+    def returned(place: int, limit: Limit, use: Usage) -> Usage:
+        fixed = fixed_cell(limit, use, slot.due + state.lag) if slot.ticket <= state.current else None
+        if fixed is not None:
+            return use._replace(used=added(use.used, fixed, -taken[place]))
+        return use._replace(ahead=without(use.ahead, end_of_cell(limit, slot.due), taken[place]))
+
+    return changed(state, returned)
+
+
+def fixed_cell(limit: Limit, use: Usage, at: int) -> int | None:
+    """The place of the cell in which a slot was fixed that is at this instant, on the store's clock."""
+    if limit.edge is not None:
+        return None
+    end = end_of_cell(limit, at)
+    return next((i for i, cell in enumerate(use.used) if cell[0] == end and cell[2] == -FOREVER), None)
 
 
 def settle(state: State, settled: Sequence[Settled]) -> State:
@@ -240,7 +250,7 @@ def settle(state: State, settled: Sequence[Settled]) -> State:
 
     def corrected(place: int, limit: Limit, use: Usage) -> Usage:
         ends = expiry(limit, state)
-        for due, lag, each in settled:
+        for due, lag, each, _ in settled:
             end, more = end_of_cell(limit, due), each[place] if place < len(each) else 0
             if not more or ends(end + lag - state.lag) <= over:
                 continue
@@ -248,9 +258,9 @@ def settle(state: State, settled: Sequence[Settled]) -> State:
                 (i for i, cell in enumerate(use.used) if cell[2] == end and cell[0] >= end + lag), None
             )
             if part is not None:
-                use = use._replace(used=_added(use.used, part, more))
+                use = use._replace(used=added(use.used, part, more))
             elif more < 0:
-                use = use._replace(ahead=_without(use.ahead, end, -more))
+                use = use._replace(ahead=without(use.ahead, end, -more))
             elif end > over or any(cell[0] == end for cell in use.ahead):
                 use = use._replace(ahead=put(use.ahead, end, more))
             else:
@@ -360,14 +370,14 @@ def put_used(cells: UsedCells, cell: tuple[int, int, int]) -> UsedCells:
     return (*cells[:place], cell, *cells[place:])
 
 
-def _added(cells: UsedCells, place: int, more: int) -> UsedCells:
+def added(cells: UsedCells, place: int, more: int) -> UsedCells:
     """Add units to a cell, or subtract them; a cell without any left is removed."""
     end, units, due = cells[place]
     left = ((end, units + more, due),) if units + more > 0 else ()
     return (*cells[:place], *left, *cells[place + 1 :])
 
 
-def _without(cells: Cells, end: int, units: int) -> Cells:
+def without(cells: Cells, end: int, units: int) -> Cells:
     """Subtract units from the cell with this end; if it was merged with another one, they stay counted."""
     return tuple(
         (each, held - units if each == end else held) for each, held in cells if each != end or held > units

@@ -44,7 +44,9 @@ class _Key:
     generation: str | None = None
     places: list[Place] = field(default_factory=list)
     unsettled: dict[int, Settled] = field(default_factory=dict)
-    """By the ticket: what may be refunded of the units of a granted slot."""
+    """By the ticket: what may be refunded of the common units of a granted slot."""
+    own_unsettled: dict[int, Settled] = field(default_factory=dict)
+    """The same of units of the key's limits."""
 
 
 class KeyedSource:
@@ -70,7 +72,8 @@ class KeyedSource:
         interval = (
             self.common.interval * random.choice((1, 1, 3, 10)) if self.own_pace else self.common.interval
         )
-        self.settings = Settings(interval, ephemeral=True)
+        limits = self._limits(edged=False) if random.random() < 0.4 else ()
+        self.settings = Settings(interval, ephemeral=True, limits=limits)
         self.keys = [_Key(name, random.choice((1, 1, 2, 5))) for name in "abc"]
         self._common_state: State | None = None
         self._nonces = 0
@@ -83,6 +86,8 @@ class KeyedSource:
         if self._last is not None and random.random() < 0.07:
             self.now += random.choice((0, 1, self.common.interval))
             name, command, known = self._last  # the answer was lost: sent again, but no refund is
+            if isinstance(command, Advance):
+                command = replace(command, settled=())
             return name, command, replace(known, settled=()), self.now
         self._step()
         if random.random() < 0.06:
@@ -108,32 +113,36 @@ class KeyedSource:
         key.state, key.mark = state, Mark(state.ticket, state.due, state.late_total)
         left = [slot for slot in key.slots if slot.ticket not in answer.answer.missed]
         key.slots = [*left, *taken(command, answer)][-12:]
-        if answer.common is not None and answer.common.settings.limits:
-            self._granted(key, answer, answer.common)
+        if answer.common is not None:
+            self._granted(key, answer, answer.common, state)
 
-    def _granted(self, key: _Key, answer: KeyedAnswer, common: State) -> None:
+    def _granted(self, key: _Key, answer: KeyedAnswer, common: State, state: State) -> None:
         """Remember what may be settled."""
         first = answer.answer.first
         begun = () if first is None else range(first.ticket, first.ticket + answer.answer.begun)
-        units = {slot.ticket: slot.units for slot in key.slots}
+        slots, own = {slot.ticket: slot for slot in key.slots}, len(state.settings.limits)
         for place in answer.places:
             if place.ticket in answer.answer.granted or place.ticket in begun:
-                more = tuple([-self.random.randint(0, some) for some in units.get(place.ticket, ())])
-                key.unsettled[place.ticket] = Settled(place.slot.due, common.lag, more)
+                slot = slots.get(place.ticket, Slot(place.ticket, 0))
+                more = tuple([-self.random.randint(0, some) for some in slot.units])
+                key.unsettled[place.ticket] = Settled(place.slot.due, common.lag, more[own:])
+                key.own_unsettled[place.ticket] = Settled(slot.due, state.lag, more[:own])
         if self.random.random() < 0.02:
             key.unsettled.clear()
+            key.own_unsettled.clear()
 
-    def _limits(self) -> tuple[Limit, ...]:
+    def _limits(self, *, edged: bool = True) -> tuple[Limit, ...]:
         random, interval = self.random, self.common.interval
         starts = Limit(random.choice((5, 8)), random.choice((5, 20, 100)) * interval)
         tokens = Limit(random.choice((10, 1_000)), random.choice((3, 30)) * interval, "tokens")
-        edge = random.choice((None, None, tokens.window // 3))
+        edge = random.choice((None, None, tokens.window // 3)) if edged else None
         return random.choice(((starts,), (tokens,), (tokens._replace(edge=edge), starts)))
 
-    def _units(self) -> Units:
+    def _units(self, key: _Key) -> Units:
         """What a ticket takes of each limit; empty: a start of those that count them."""
         random, state = self.random, self._common_state
-        limits = (self.common if state is None else state.settings).limits
+        own = (self.settings if key.state is None else key.state.settings).limits
+        limits = (*own, *(self.common if state is None else state.settings).limits)
         if random.random() < 0.3:
             return ()
         return tuple(
@@ -173,6 +182,18 @@ class KeyedSource:
             if limits:
                 self.now = random.choice(limits) + random.choice((-1, 0, 0, 1))
 
+    def _settings(self, key: _Key) -> Settings:
+        """The settings that the key has, as far as its shards know; its first ones, if that is nothing."""
+        return self.settings if key.state is None else key.state.settings
+
+    def _settled(self, key: _Key) -> tuple[Settled, ...]:
+        """What is settled of the key's limits."""
+        if not key.own_unsettled or self.random.random() < 0.7:
+            return ()
+        ticket = self.random.choice([*key.own_unsettled])
+        key.slots = [slot for slot in key.slots if slot.ticket != ticket]  # its job began
+        return (key.own_unsettled.pop(ticket),)
+
     def _nonce(self) -> str:
         self._nonces += 1
         return f"g{self._nonces}"
@@ -184,7 +205,8 @@ class KeyedSource:
         if mark is not None and random.random() < 0.03:  # the store lost writes
             mark = mark._replace(ticket=mark.ticket + 3, due=mark.due + 3 * self.common.interval)
         released = key.places[-1:] if random.random() < 0.05 else []
-        units = {slot.ticket: slot.units for slot in key.slots}
+        own = 0 if key.state is None else len(key.state.settings.limits)
+        units = {slot.ticket: slot.units[own:] for slot in key.slots}
         settled = list[Settled]()
         if key.unsettled and random.random() < 0.3:
             ticket = random.choice([*key.unsettled])  # its job began, so it isn't requested again
@@ -229,7 +251,7 @@ class KeyedSource:
     def _command(self, key: _Key) -> Command:
         random, interval = self.random, self.settings.interval
         made: dict[str, Any] = {
-            "settings": random.choice((None, *[self.settings] * 9)),
+            "settings": random.choice((None, self.settings, *[self._settings(key)] * 8)),
             "attach": random.random() < 0.1,
             "generation": None if random.random() < 0.05 else key.generation,
             "nonce": self._nonce(),
@@ -243,7 +265,11 @@ class KeyedSource:
             Resume(**made),
             Reclaim(**made),
             Finish(ended=tuple(slot.ticket for slot in key.slots[-3:]), lease=interval, **made),
-            Configure(interval=random.choice((None, interval, 2 * interval)), **made),
+            Configure(
+                interval=random.choice((None, interval, 2 * interval)),
+                limits=self._limits(edged=random.random() < 0.1) if random.random() < 0.2 else None,
+                **made,
+            ),
             Inspect(),
             Drop(**made),
         )
@@ -268,7 +294,7 @@ class KeyedSource:
             slots=slots,
             take=take,
             costs=random.choice(((), (), (), tuple(random.choice((1, 1, 2, 5)) for _ in range(take)))),
-            units=tuple(self._units() for _ in range(random.choice((0, take)))),
+            units=tuple(self._units(key) for _ in range(random.choice((0, take)))),
             notice=notice,
             reach=random.choice((0, notice, 50_000, 3 * interval)),
             lease=random.choice((interval, 10 * interval)),
@@ -276,6 +302,7 @@ class KeyedSource:
             ahead=random.choice((None, 0, notice, interval)),
             high_water_mark=random.choice((None, key.mark, key.mark, key.mark)),
             error=random.choice((0, 0, 0, 0, 30 if state is not None else 0)),
+            settled=self._settled(key) if made["settings"] is not None else (),
             **made,
         )
 

@@ -10,7 +10,7 @@ from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.settlements import Settlements
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.warnings import Warnings
-from intervalq.rules import FOREVER, Limit, State
+from intervalq.rules import FOREVER, Limit, Settled, State
 from planted.planting import bug, instead
 
 _ADD: Final = Settlements.add
@@ -50,9 +50,8 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """Reports don't say in which part of a cell their slots were."""
 
-    def add(self: Settlements, due: int, lag: int, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
-        del lag
-        _ADD(self, due, 0, more, limits)
+    def add(self: Settlements, slot: Settled, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
+        _ADD(self, slot._replace(lag=0), more, limits)
 
     yield from instead(Settlements, "add", add)
 

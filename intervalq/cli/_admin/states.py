@@ -93,7 +93,8 @@ def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str,
         rows.append(("running", f"{state.running} of at most {state.max_running}"))
     for each in state.limits:
         room = "" if each.free <= state.now else f", room for another one in {seconds(each.free - state.now)}"
-        rows.append(("limit", f"{escaped(each.limit)}: {each.taken} taken, {each.left} left{room}"))
+        whose = "limit of the key" if each.of_key else "limit"
+        rows.append((whose, f"{escaped(each.limit)}: {each.taken} taken, {each.left} left{room}"))
     if state.limits and not state.held:
         rows.append(("waits for", waits_for(state)))
     if keys:

@@ -35,8 +35,9 @@ set local client_min_messages = warning;
 \ir sql/queues_advance.sql
 \ir sql/queues_apply.sql
 \ir sql/queues_keyed.sql
+\ir sql/queues_keyed_limits.sql
 
-insert into intervalq.version (number) values (6)
+insert into intervalq.version (number) values (7)
 on conflict (one) do update set number = excluded.number where version.number <> excluded.number;
 
 commit;

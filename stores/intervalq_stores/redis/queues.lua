@@ -189,7 +189,7 @@ local function give_back(state, slots)
   for i = #slots, 1, -1 do
     local ticket, due = slots[i][1], slots[i][2]
     if ticket ~= last or ticket <= state.void then break end
-    if state.limits and due <= state.due then state.limits.give_back(slots[i]) end
+    if state.limits and due <= state.due then state.limits.give_back(state, slots[i]) end
     state.due = math.min(state.due, due - state.interval)
     last = last - 1
   end

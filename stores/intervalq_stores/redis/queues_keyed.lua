@@ -23,8 +23,12 @@ local function pace(common, known, state, command)
     settings[2], settings[4] = 1, most
   end
   if state then
+    local late = state.limits and state.limits.lateness(state)
     if not known.own_pace then state.interval = common.interval end
     state.burst, state.tolerance = 1, most
+    local early = state.limits and late - state.limits.lateness(state) or 0
+    if early ~= 0 then revoke_all(state) end
+    if early > 0 then state.limits.prolong(state, early) end
   end
 end
 
@@ -45,8 +49,14 @@ end
 
 -- Whether a key can have this record (nil: none) and the settings of its sender.
 local function is_plain(state, settings)
-  if state and (not shares(state) or state.limits) then return false end
-  return not (settings and (settings[3] ~= 0 or settings[SETTINGS + 1]))
+  if state and not shares(state) or settings and settings[3] ~= 0 then return false end
+  for _, limit in ipairs(state and state.limits or {}) do
+    if limit.edge then return false end
+  end
+  for _, limit in ipairs(settings and settings[SETTINGS + 1] or {}) do
+    if limit[5] then return false end
+  end
+  return true
 end
 
 -- How far the place of the first listed slot has moved away from that slot.
@@ -167,7 +177,7 @@ local function places_of(common, command, known, reach, run, instant, now, repor
   return got, granted, answer.at_once
 end
 
--- The slots that a step granted, one directly behind the other; if the common queue is limited, with their units.
+-- The slots that a step granted, one directly behind the other; if there are limits, with their units.
 local function granted_of(command, answer, state, is_limited)
   local run, granted = {}, {}
   for _, ticket in ipairs(answer.granted) do granted[ticket] = true end
@@ -197,7 +207,31 @@ local function copy(state)
   for name, value in pairs(state) do other[name] = value end
   other.running = {}
   for ticket, lapse in pairs(state.running) do other.running[ticket] = lapse end
+  other.limits = state.limits and state.limits.copy()
   return other
+end
+
+-- These slots without what they take of the first limits, those of the key.
+local function for_common(run, own)
+  if own == 0 then return run end
+  local slots = {}
+  for i, slot in ipairs(run) do slots[i] = { slot[1], slot[2], cost_of(slot), unpack(slot, 4 + own) } end
+  return slots
+end
+
+-- The record of the key as far as the common one changed it, and what the sender settles in it.
+local function prepared(own, common, command, known)
+  if not own.state or disagrees(own.state, command) then return end
+  if command.settled and command.generation == own.state.generation and own.state.limits then
+    own.state.limits.settle_fixed(own.state, command.settled)
+  end
+  command.settled = nil
+  local length = moved(own.state, common, command, known)
+  if length > 0 then
+    local mark = command.high_water_mark
+    if mark and mark[3] == own.state.late then mark[3] = mark[3] + length end
+    set_back(own.state, length, {})
+  end
 end
 
 -- Does the step as if the key were alone; what it grants must be granted by the common queue, too.
@@ -211,31 +245,29 @@ local function advanced(own, common, command, known, now)
     give_back(common, known.release)
     written = true
   end
-  local reach, length = command.ahead or command.reach, moved(own.state, common, command, known)
-  if length > 0 then
-    local mark = command.high_water_mark
-    if mark and mark[3] == own.state.late then mark[3] = mark[3] + length end
-    set_back(own.state, length)
-  end
+  local reach = command.ahead or command.reach
+  prepared(own, common, command, known)
   for_one_turn(own.state, common, command, known, now)
-  local before = own.state and not own.state.limits and copy(own.state)
+  local before, current = own.state and copy(own.state), own.state and own.state.current or 0
   local what = done(own, command, answer, now)
-  local run = what and granted_of(command, answer, own.state, common.limits) or {}
+  local run = what and granted_of(command, answer, own.state, own.state.limits or common.limits) or {}
   if #run == 0 then return what, answer, written, places end
-  local instant = run[1][2] + own.state.held
-  local got, granted, at_once = places_of(common, command, known, reach, run, instant, now, own.state.error)
+  local instant, slots = run[1][2] + own.state.held, for_common(run, own.state.limits and #own.state.limits or 0)
+  local got, granted, at_once = places_of(common, command, known, reach, slots, instant, now, own.state.error)
   if granted < #run then
-    local left, slots = {}, {}
+    local left, rest = {}, {}
     for i = granted + 1, #run do left[run[i][1]] = true end
     for _, slot in ipairs(command.slots) do
-      if not left[slot[1]] then slots[#slots + 1] = slot end
+      if not left[slot[1]] then rest[#rest + 1] = slot end
     end
-    command.slots, command.reach = slots, NEVER
+    command.slots, command.reach = rest, NEVER
     own.state, answer = before or nil, new_answer()
     done(own, command, answer, now)
   end
   local state = own.state
-  set_back(state, got[1] and math.max(0, got[1][2] + common.held - run[1][2] - state.held) or 0)
+  local later = got[1] and got[1][2] + common.held - run[1][2] - state.held or 0
+  if later > 0 then set_back(state, later, {}) end
+  if state.limits then state.limits.fix(state, { unpack(run, 1, granted) }, current) end
   if granted > 0 then state.void = math.max(state.void, run[1][1] - 1) end
   if at_once == 0 then answer.at_once = 0 end
   places = {}

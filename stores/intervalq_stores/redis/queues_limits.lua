@@ -356,10 +356,66 @@ local function new_limits()
     return dues, units, soonest <= clock
   end
 
-  function limits.give_back(slot)
-    for n, limit in ipairs(limits) do
-      without(limit.ahead, end_of_cell(limit, slot[2]), of_each(n, slot[3] or 1, units_of(slot)))
+  -- The cell of a limit of a key in which a slot was fixed that is at this instant, on the server's clock.
+  local function fixed_cell(limit, at)
+    local used, stop = limit.used, end_of_cell(limit, at)
+    for i = 1, limit.edge and 0 or #used, 3 do
+      if used[i] == stop and used[i + 2] == -FOREVER then return i end
     end
+  end
+
+  function limits.give_back(state, slot)
+    local at = slot[2] + state.held + state.stepped
+    for n, limit in ipairs(limits) do
+      local units = of_each(n, slot[3] or 1, units_of(slot))
+      local fixed = slot[1] <= state.current and fixed_cell(limit, at)
+      if fixed then add_to(limit.used, 3, fixed, -units)
+      else without(limit.ahead, end_of_cell(limit, slot[2]), units) end
+    end
+  end
+
+  -- Slots of a key that are granted now stay where they are by the server's clock: see intervalq/_spec/keys/fixed.py.
+  -- `current`: the highest ticket that was granted before.
+  function limits.fix(state, slots, current)
+    local lag = state.held + state.stepped
+    for n, limit in ipairs(limits) do
+      for _, slot in ipairs(slots) do
+        local units = of_each(n, slot[3] or 1, units_of(slot))
+        if units > 0 then
+          if slot[1] > current then without(limit.ahead, end_of_cell(limit, slot[2]), units) end
+          put(limit.used, end_of_cell(limit, slot[2] + lag), units, -FOREVER)
+        end
+      end
+    end
+  end
+
+  -- As `settle`, for slots that were fixed.
+  function limits.settle_fixed(state, settled)
+    local lag, over = state.held + state.stepped, clock_of(state, state.seen) - lateness(state)
+    for n, limit in ipairs(limits) do
+      for _, each in ipairs(settled) do
+        local at, more = each[1] + each[2], each[n + 2] or 0
+        local stop = end_of_cell(limit, at)
+        if more ~= 0 and expiry(limit, state, stop - lag) > over then
+          local fixed = fixed_cell(limit, at)
+          if fixed then add_to(limit.used, 3, fixed, more)
+          elseif more > 0 then put(limit.used, stop, more, -FOREVER) end
+        end
+      end
+    end
+  end
+
+  -- The same limits, with what they count, in a state of their own.
+  function limits.copy()
+    local other = new_limits()
+    for n, limit in ipairs(limits) do
+      local twin = { used = {}, ahead = {} }
+      for name, value in pairs(limit) do twin[name] = twin[name] or value end
+      for place, value in pairs(limit.used) do twin.used[place] = value end
+      for place, value in pairs(limit.ahead) do twin.ahead[place] = value end
+      other[n] = twin
+    end
+    return other
   end
 
   function limits.settle(state, settled)
@@ -480,7 +536,8 @@ local function new_limits()
       end
       local used, ahead = source and source.used or {}, source and source.ahead or {}
       for i = 1, #used do
-        limit.used[i] = i % 3 == 0 and source.cell ~= limit.cell and end_of_cell(limit, used[i] - 1) or used[i]
+        local is_due = i % 3 == 0 and used[i] > -FOREVER
+        limit.used[i] = is_due and source.cell ~= limit.cell and end_of_cell(limit, used[i] - 1) or used[i]
       end
       for i = 1, #ahead, 2 do
         local stop = source.cell == limit.cell and ahead[i] or end_of_cell(limit, math.min(ahead[i] - 1, state.at))

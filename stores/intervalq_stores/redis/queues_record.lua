@@ -27,7 +27,8 @@
 --            ahead:N                 END:UNITS; for each cell, in the order of ends; microseconds on the queue's
 --                                    clock
 --            used:N                  END:UNITS:DUE; likewise; END: microseconds on the server's clock without its
---                                    backward steps; DUE: where the cell ended on the queue's clock
+--                                    backward steps; DUE: where the cell ended on the queue's clock, or -FOREVER for the
+--                                    granted slots of a key, which don't move with it
 --            auto                    SLOWEST:FASTEST:PEAK:BASE:CUT_AT:CUT_TICKET; only if the interval finds the
 --                                    server's limit; microseconds, CUT_AT on the queue's clock
 --          A record of layout 1 has no late, error and error_until: they are 0. One without limits has layout 2,

@@ -114,6 +114,13 @@ local function opened(name, now, prepare)
   return record
 end
 
+-- Whether the sender of a command must hear of the record's settings first.
+local function disagrees(state, command)
+  local settings = command.settings
+  return settings and (command.op == 'advance' and not same_limits(state, settings)
+    or command.attach and not same_settings(state, settings, command.settings_auto))
+end
+
 -- Does a command on a record. What is to follow: 'keep' it, 'drop' it, or nothing; nothing is written yet.
 local function done(record, command, answer, now)
   if command.op == 'inspect' then return nil end
@@ -122,8 +129,7 @@ local function done(record, command, answer, now)
   if not record.state then
     if not settings then return nil end
     record.state = fresh(command, now)
-  elseif settings and (command.op == 'advance' and not same_limits(record.state, settings)
-      or command.attach and not same_settings(record.state, settings, command.settings_auto)) then
+  elseif disagrees(record.state, command) then
     answer.refused = 1
     return nil
   end

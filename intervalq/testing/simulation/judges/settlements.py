@@ -131,7 +131,7 @@ def _reports(seen: Observer, at: float, command: Command) -> Iterator[tuple[tupl
     """The reports of a request, by the record and the slot of each."""
     if isinstance(command, Advance) and command.generation is not None:
         name = seen.trace.name(command.generation)
-        for due, lag, more in command.settled:
+        for due, lag, more, _ in command.settled:
             yield (name, due), _Report(at, lag, _by_unit(command, more))
 
 

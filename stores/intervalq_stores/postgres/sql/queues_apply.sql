@@ -251,6 +251,16 @@ language sql immutable
 return row(r, now, false, false, '{}', '{}', false, null, 0, '{}', '{}', '[]', 0, false)::intervalq._answer;
 
 
+-- intervalq._disagrees: whether the sender of a command must hear of the settings of a record first.
+create or replace function intervalq._disagrees(r intervalq.queues, command jsonb) returns boolean
+language sql immutable
+return command ? 'settings' and (
+    (command ->> 'attach')::boolean and not intervalq._agree(r, command)
+    or command ->> 'op' = 'advance' and (r.limits is not null or jsonb_array_length(command -> 'settings') > 5)
+        and (command -> 'settings') - 0 - 0 - 0 - 0 - 0 <> intervalq._given(r.limits)
+);
+
+
 -- intervalq._done: what a command does on a record, as it is now; one whose fields are null is none.
 create or replace function intervalq._done(r intervalq.queues, queue text, command jsonb, now bigint)
 returns intervalq._answer
@@ -264,11 +274,7 @@ declare
 begin
     if op = 'inspect' or not alive and settings is null then
         a.state := case when alive then r end;
-    elsif alive and settings is not null and (
-        (command ->> 'attach')::boolean and not intervalq._agree(r, command)
-        or op = 'advance' and (r.limits is not null or jsonb_array_length(settings) > 5)
-            and settings - 0 - 0 - 0 - 0 - 0 <> intervalq._given(r.limits)
-    ) then
+    elsif alive and settings is not null and intervalq._disagrees(r, command) then
         a.refused := true;
         a.state := r;
     else

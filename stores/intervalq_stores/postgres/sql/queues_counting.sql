@@ -37,12 +37,29 @@ language sql immutable
 return intervalq._taken(r, array[(slot ->> 2)::bigint], jsonb_build_array(slot - 0 - 0 - 0), 1);
 
 
+-- intervalq._fixed: the place of the cell of a limit of a key in which a slot was fixed that is at this instant, on the
+-- server's clock.
+create or replace function intervalq._fixed(l intervalq._limit, at bigint) returns integer
+language plpgsql immutable
+as $$
+declare
+    ends constant bigint := intervalq._cell_end(at, intervalq._cell(l));
+    place constant integer := intervalq._place(l.used, 3, ends);
+begin
+    return case
+        when l.edge is null and l.used[place] = ends and l.used[place + 2] = -9007199254740991 then place
+    end;
+end
+$$;
+
+
 -- intervalq._uncount: the record after subtracting the units of a slot that won't be used.
 create or replace function intervalq._uncount(r intervalq.queues, slot jsonb) returns intervalq.queues
 language plpgsql immutable
 as $$
 declare
     taken constant bigint[] := intervalq._taken_by(r, slot);
+    is_granted constant boolean := (slot ->> 0)::bigint <= r.current;
     l intervalq._limit;
     units bigint;
     ends bigint;
@@ -52,6 +69,11 @@ begin
         l := r.limits[k];
         units := taken[k];
         continue when units = 0;
+        place := case when is_granted then intervalq._fixed(l, (slot ->> 1)::bigint + r.held + r.stepped) end;
+        if place is not null then
+            r.limits[k].used := intervalq._added(l.used, 3, place, -units);
+            continue;
+        end if;
         ends := intervalq._cell_end((slot ->> 1)::bigint, intervalq._cell(l));
         place := cardinality(l.ahead) - 1;
         while l.ahead[place] > ends loop

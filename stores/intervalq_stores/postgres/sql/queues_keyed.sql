@@ -35,29 +35,22 @@ return r.burst = 1 and r.max_running = 0;
 -- intervalq._is_plain: whether a key can have a record's settings.
 create or replace function intervalq._is_plain(r intervalq.queues) returns boolean
 language sql immutable
-return r.burst = 1 and r.max_running = 0 and r.limits is null;
+return r.burst = 1 and r.max_running = 0
+    and (r.limits is null or not exists (select from unnest(r.limits) as x where x.edge is not null));
+
+
+-- intervalq._can_be_plain: whether a key can have the settings of a command; null: there are none.
+create or replace function intervalq._can_be_plain(settings jsonb) returns boolean
+language sql immutable
+return settings is null or settings -> 2 = '0' and not exists (
+    select from jsonb_array_elements(settings -> 5) as l (limit_of) where jsonb_array_length(l.limit_of) > 4
+);
 
 
 -- intervalq._agreed: the tolerance of a key under a common record.
 create or replace function intervalq._agreed(common intervalq.queues) returns bigint
 language sql immutable
 return greatest(1, least(intervalq._tolerance(common), common.interval - 1));
-
-
--- intervalq._paced: the record of a key with what follows from the common settings.
-create or replace function intervalq._paced(r intervalq.queues, common intervalq.queues, own_pace boolean)
-returns intervalq.queues
-language plpgsql immutable
-as $$
-begin
-    if not own_pace then
-        r.interval := common.interval;
-    end if;
-    r.burst := 1;
-    r.tolerance := intervalq._agreed(common);
-    return r;
-end
-$$;
 
 
 -- intervalq._paced_command: a command with what follows from the common settings.
@@ -123,7 +116,7 @@ begin
         return command;
     elsif common.held_since is not null or not intervalq._shares(common)
         or not is_new and not intervalq._is_plain(r)
-        or is_new and (settings -> 2 <> '0' or jsonb_array_length(settings) > 5)
+        or is_new and not intervalq._can_be_plain(settings)
     then
         return command - 'units' || '{"slots": [], "take": 0, "costs": []}';
     end if;
@@ -172,7 +165,7 @@ begin
         or known ->> 'generation' is distinct from common.generation
         or command ->> 'generation' is distinct from r.generation
         or not intervalq._shares(common) or not intervalq._is_plain(r)
-        or settings is not null and (settings -> 2 <> '0' or jsonb_array_length(settings) > 5)
+        or not intervalq._can_be_plain(settings)
     then
         return r;
     end if;
@@ -184,8 +177,9 @@ begin
         return r;
     end if;
     length := greatest(0, (place ->> 2)::bigint + common.held - (slot ->> 1)::bigint - r.held);
-    r.held := r.held + length;
-    r.late := r.late + length;
+    if length > 0 then
+        r := intervalq._waited(r, length);
+    end if;
     return r;
 end
 $$;
@@ -368,6 +362,35 @@ end
 $$;
 
 
+-- intervalq._placed: the answer about a key whose slots `run` got these places.
+--   own: how many limits the key has; before: the highest ticket that was granted before
+create or replace function intervalq._placed(
+    a intervalq._answer, g intervalq._got, run jsonb, own integer, before bigint
+) returns intervalq._answer
+language plpgsql immutable
+as $$
+declare
+    length constant bigint := greatest(
+        0, (g.slots -> 0 ->> 1)::bigint + (g.common).held - (run -> 0 ->> 1)::bigint - (a.state).held
+    );
+begin
+    if length > 0 then
+        a.state := intervalq._waited(a.state, length);
+    end if;
+    if own > 0 and g.granted > 0 then
+        a.state := intervalq._fix(
+            a.state, jsonb_path_query_array(run, '$[0 to $last]', jsonb_build_object('last', g.granted - 1)), before
+        );
+    end if;
+    if g.granted > 0 then
+        a.state.void := greatest((a.state).void, (run -> 0 ->> 0)::bigint - 1);
+    end if;
+    a.at_once := a.at_once and g.at_once;
+    return a;
+end
+$$;
+
+
 -- intervalq._advance_keyed: does the step as if the key were alone; what it grants must be granted by the common
 -- queue, too.
 create or replace function intervalq._advance_keyed(
@@ -380,29 +403,36 @@ declare
     a intervalq._answer;
     g intervalq._got;
     run jsonb;
+    own constant integer := coalesce(cardinality(r.limits), jsonb_array_length(command -> 'settings' -> 5), 0);
+    before constant bigint := coalesce(r.current, 0);
     moved intervalq.queues;
     reach constant jsonb := coalesce(command -> 'ahead', command -> 'reach');
-    length bigint;
 begin
     k.written := (known -> 'release' <> '[]' or known ? 'settled')
         and coalesce(known ->> 'generation' = common.generation, false);
     k.common := case when k.written then intervalq._told(common, known) else common end;
     k.places := known -> 'places';
-    moved := intervalq._moved(r, k.common, command, known);
-    if (command -> 'high_water_mark' ->> 2)::bigint = r.late then
-        command := jsonb_set(command, '{high_water_mark,2}', to_jsonb(moved.late));
+    if r.name is not null and not intervalq._disagrees(r, command) then
+        if command ? 'settled' and command ->> 'generation' = r.generation and r.limits is not null then
+            r := intervalq._correct_fixed(r, command -> 'settled');
+        end if;
+        command := command - 'settled';
+        moved := intervalq._moved(r, k.common, command, known);
+        if (command -> 'high_water_mark' ->> 2)::bigint = r.late then
+            command := jsonb_set(command, '{high_water_mark,2}', to_jsonb(moved.late));
+        end if;
+        r := moved;
     end if;
-    r := moved;
     command := intervalq._for_one_turn(r, k.common, command, known, now);
     a := intervalq._done(r, queue, command, now);
-    run := intervalq._granted(a, command, common.limits is not null);
+    run := intervalq._granted(a, command, (a.state).limits is not null or common.limits is not null);
     if run = '[]' or a.refused then
         k.own := a;
         return k;
     end if;
     g := intervalq._places_of(
-        k.common, command || jsonb_build_object('error', (a.state).error), known, reach, run,
-        (run -> 0 ->> 1)::bigint + (a.state).held, now
+        k.common, command || jsonb_build_object('error', (a.state).error), known, reach,
+        intervalq._for_common(run, own), (run -> 0 ->> 1)::bigint + (a.state).held, now
     );
     if g.granted < jsonb_array_length(run) then
         command := command || jsonb_build_object('reach', -1, 'slots', (
@@ -415,16 +445,7 @@ begin
         ));
         a := intervalq._done(r, queue, command, now);
     end if;
-    length := greatest(
-        0, (g.slots -> 0 ->> 1)::bigint + (g.common).held - (run -> 0 ->> 1)::bigint - (a.state).held
-    );
-    a.state.held := (a.state).held + length;
-    a.state.late := (a.state).late + length;
-    if g.granted > 0 then
-        a.state.void := greatest((a.state).void, (run -> 0 ->> 0)::bigint - 1);
-    end if;
-    a.at_once := a.at_once and g.at_once;
-    k.own := a;
+    k.own := intervalq._placed(a, g, run, own, before);
     k.common := g.common;
     k.written := true;
     k.places := (

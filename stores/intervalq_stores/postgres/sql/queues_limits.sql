@@ -365,9 +365,10 @@ begin
             l.ahead := source.ahead;
         else
             for i in 1 .. cardinality(source.used) by 3 loop
-                l.used := l.used || array[
-                    source.used[i], source.used[i + 1], intervalq._cell_end(source.used[i + 2] - 1, cell)
-                ];
+                l.used := l.used || array[source.used[i], source.used[i + 1], case source.used[i + 2]
+                    when -9007199254740991 then -9007199254740991
+                    else intervalq._cell_end(source.used[i + 2] - 1, cell)
+                end];
             end loop;
             for i in 1 .. cardinality(source.ahead) by 2 loop
                 l.ahead := intervalq._put(

@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 6 then
-            raise exception 'schema intervalq is newer than this file, which makes version 6'
+        if (select max(v.number) from intervalq.version v) > 7 then
+            raise exception 'schema intervalq is newer than this file, which makes version 7'
                 using errcode = 'IQ002';
         end if;
     end if;
@@ -36,7 +36,7 @@ begin
             unit text,
             jitter bigint,
             -- Of slots that have passed: the end on the store's clock without its backward steps, the units,
-            -- and the end on the queue's clock, in case that is set back.
+            -- and the end on the queue's clock, in case that is set back. -9007199254740991: see `_fix`.
             used bigint[],
             -- Of slots that may still be used: the end on the queue's clock, and the units.
             ahead bigint[],
