@@ -94,7 +94,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     end-of-row-forgotten          reclaims          18
     new-or-not                    reclaims          66
     one-slot-too-strict           deadlines          1
-    notice-in-a-hold              hurry             52
+    notice-in-a-hold              deadlines       175
     units-wait-in-a-hold          budgets            8
     told-of-its-own-slot          deadlines         13
     waits-in-vain                 deadlines          7

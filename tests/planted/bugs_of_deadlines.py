@@ -26,7 +26,7 @@ def _() -> Iterator[None]:
     yield from instead(Deadlines, "_next_due", next_due)
 
 
-@bug("notice-in-a-hold", "hurry", 51)
+@bug("notice-in-a-hold", "deadlines", 174)
 def _() -> Iterator[None]:
     """In a hold, a job is refused as if its slot came after the notice, and not beside it."""
 

@@ -137,7 +137,7 @@ class Tasks(Claiming):
                 `insert` and `modify` raise UnsupportedOperation on stores that keep no outcomes.
             concurrency_per_key: with a key: how many of its tasks may run at a time, 1 to 1,000; they begin
                 in the order of their insertion. That of the key's last task applies to all of them. Above 1,
-                `insert` and `modify` raise UnsupportedOperation on Postgres and NATS.
+                `insert` and `modify` raise UnsupportedOperation on NATS.
 
         Raises:
             InvalidName, InvalidTask, InvalidInterval, InvalidOption.
@@ -198,7 +198,7 @@ class Tasks(Claiming):
 
         Raises:
             DependencyError, InboxFull, InvalidOption: nothing was inserted.
-            UnsupportedOperation: on Postgres and NATS; on Redis and Valkey, of more than 10,000 tasks.
+            UnsupportedOperation: on NATS; on Redis and Valkey, of more than 10,000 tasks.
             StoreError.
         """
         some = _values.checked_batch(parts, follow_up)
