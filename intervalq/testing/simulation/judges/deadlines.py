@@ -181,7 +181,8 @@ def joins(seen: Observer, plan: Plan) -> Findings:
 def tries(seen: Observer, plan: Plan) -> Findings:
     """Without faults, a job that can't wait begins if nobody else used or wanted the queue for a while.
 
-    In a hold whose end nobody knows, it is refused at once, if its process knows of the hold.
+    In a hold whose end nobody knows, it is refused at once, if its process knows of the hold, and the store
+    answers.
     """
     for job in seen.jobs:
         if job.plan.timeout != 0 or job.process in seen.died or seen.failures[job.process]:
@@ -194,6 +195,7 @@ def tries(seen: Observer, plan: Plan) -> Findings:
             left > job.added + soon
             and _stays_held(seen, job, left)
             and not _stopped(seen, job.process, job.added)
+            and not any(sent <= job.added and end >= left for sent, end in seen.withdrawn[job.process])
         ):
             yield left, f"{_named(job)} waited until {left:.6f} in a hold, and was not to wait"
 
