@@ -168,7 +168,8 @@ def test_a_planted_bug_is_found(name: str) -> None:
         range(bug.seed, bug.seed + 1),
         *(range(first, first + 20) for first in range(0, PLANTED, 20)),
     ):
-        if several(bug.mix, seeds, planted=partial(planted, name)).broken:
+        if broken := several(bug.mix, seeds, planted=partial(planted, name)).broken:
+            assert "TypeError(" not in str(broken[0].violations), "it no longer fits the code that it changes"
             break
     else:
         pytest.fail(f"{name} was not found in {PLANTED} schedules: {bug.what}")

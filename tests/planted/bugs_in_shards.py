@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from unittest import mock
 
 from intervalq._shard.conversation import Conversation
@@ -135,8 +135,8 @@ def _() -> Iterator[None]:
     """One process's estimate of the store's clock is used by others, whose own clocks differ."""
     shared = StoreClock()
 
-    def init(self: StoreTime, *, strict: bool = False) -> None:
-        _INIT(self, strict=strict)
+    def init(self: StoreTime, **options: Any) -> None:
+        _INIT(self, **options)
         self.clock = shared
 
     yield from instead(StoreTime, "__init__", init)
