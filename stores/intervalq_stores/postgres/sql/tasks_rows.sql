@@ -69,8 +69,8 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    last record;
-    lanes smallint[] := '{0}';   -- the free places of the key
+    f record;
+    lanes smallint[];            -- the free places of the key
     ready_at bigint;
     is_ready boolean := false;
 begin
@@ -79,25 +79,31 @@ begin
         insert into intervalq.unfed (queue, key) values (q, k);
         return null;
     end if;
-    select x.waiting, x.per_key into last from intervalq.tasks x
-    where x.queue = q and x.key = k order by x.place desc, x.id desc limit 1;
-    if last.waiting then
-        if last.per_key > 1 then
-            lanes := intervalq._free_lanes(q, k, last.per_key);
-        end if;
+    select x.ctid as spot, x.waiting, (
+        select y.per_key from intervalq.tasks y
+        where y.queue = q and y.key = k order by y.place desc, y.id desc limit 1
+    ) as most into f from intervalq.tasks x
+    where x.queue = q and x.key = k order by x.place, x.id limit 1;
+    if f.most > 1 then
+        lanes := intervalq._free_lanes(q, k, f.most);
         for i in 1 .. cardinality(lanes) loop
             update intervalq.tasks t set
                 waiting = false, at = greatest(t.at, now), ready = greatest(t.at, now), lane = lanes[i]
             where t.ctid = (
                 select x.ctid from intervalq.tasks x where x.queue = q and x.key = k and x.waiting
                 order by x.place, x.id limit 1
-            ) and (coalesce(last.per_key, 1) > 1 or not exists (
-                select from intervalq.tasks x where x.queue = q and x.key = k and not x.waiting
-            ))
+            )
             returning t.ready into ready_at;
             exit when not found;
             is_ready := is_ready or ready_at <= now;
         end loop;
+    elsif f.waiting then
+        update intervalq.tasks t set waiting = false, at = greatest(t.at, now), ready = greatest(t.at, now), lane = 0
+        where t.ctid = f.spot and not exists (
+            select from intervalq.tasks x where x.queue = q and x.key = k and not x.waiting
+        )
+        returning t.ready into ready_at;
+        is_ready := coalesce(ready_at <= now, false);
     end if;
     return case when is_ready then q end;
 end
