@@ -49,14 +49,14 @@ async def test_many_make_the_schema_at_the_same_moment(url: str) -> None:
 async def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
     async with aclosing(PostgresStore(url)) as store:
         await store.names()
-        sql(url, "update intervalq.version set number = 7")
+        sql(url, f"update intervalq.version set number = {SCHEMA + 1}")
         await store.aclose()
-        with pytest.raises(errors.VersionMismatch, match=f"version 7.* version {SCHEMA}: upgrade"):
+        with pytest.raises(errors.VersionMismatch, match=f"version {SCHEMA + 1}.* version {SCHEMA}: upgrade"):
             await store.apply("q", NEW)
         assert "error" in dict(await store.advice())
     with psycopg.connect(url) as connection, pytest.raises(psycopg.Error, match="newer"):
         connection.execute(statements("queues").encode())
-    assert sql(url, "select number from intervalq.version") == [(7,)]
+    assert sql(url, "select number from intervalq.version") == [(SCHEMA + 1,)]
 
 
 MISSING = {
