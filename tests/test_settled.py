@@ -32,6 +32,30 @@ def settled(store: FarStore) -> list[Settled]:
     return [each for call in store.calls if isinstance(call, Advance) for each in call.settled]
 
 
+@pytest.mark.parametrize("each", [None, ["5/s", "5_000 tokens/min"]])
+@in_virtual_time
+async def test_jobs_that_come_together_do_not_wait_for_what_the_first_ones_will_not_take(
+    each: list[str] | None,
+) -> None:
+    """If all tickets were taken at once, by the estimates, the last job would wait for three minutes."""
+    store = FarStore().behind
+    paced = (
+        {"rate": "5/s", "limits": ["5_000 tokens/min"]} if each is None else {"rate": "20/s", "each": each}
+    )
+    queue = IntervalQueue("llm", store=store, **paced)  # type: ignore[arg-type] # they differ in their types
+    mine = queue if each is None else queue["ada"]
+
+    async def job() -> None:
+        async with mine.slot(cost={"tokens": 1_500}) as slot:
+            await anyio.sleep(0.05)
+            slot.settle(tokens=200)
+
+    before = anyio.current_time()
+    await gather(*[job] * 12)
+    assert anyio.current_time() - before < 4
+    await queue.close()
+
+
 @pytest.mark.parametrize(("callers", "lost"), [(4, 0.0), (4, 0.03)])
 @in_virtual_time
 async def test_no_window_of_what_jobs_really_took_is_over_and_a_backlog_uses_it(
@@ -348,7 +372,7 @@ def test_a_function_needs_an_estimate_and_a_result() -> None:
 
 def test_what_comes_in_one_turn_is_sent_in_parts() -> None:
     """One question carries at most a thousand."""
-    settlements = Settlements(CLOCK.get())
+    settlements = Settlements(CLOCK.get(), are_usual=False)
     for due in range(1_500):
         settlements.add(Settled(due, 0, ()), {"tokens": -1}, ())
     assert len(settlements.take(())) == 1_000

@@ -231,6 +231,11 @@ class Connection:
             self._settings = settings
 
     @property
+    def has_own_limits(self) -> bool:
+        """Whether its limits, if it has any, are not only those that all keys of a queue share."""
+        return keyed_on(self.store) is None or (self._settings is not None and self._settings.own > 0)
+
+    @property
     def is_held(self) -> bool:
         """Whether the queue was held at the last answer."""
         return self.state is not None and self.state.held_since is not None

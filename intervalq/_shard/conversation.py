@@ -86,7 +86,7 @@ class Conversation:
         self._dispatcher, self._deadlines = dispatcher, deadlines
         self._answers = Answers(grants, time, leases, dispatcher, connection.store)
         self._warnings = Warnings(self._queue, self._store.url)
-        self.settlements = Settlements(clock)
+        self.settlements = Settlements(clock, are_usual=connection.has_own_limits)
         self.outage = Outage()
         """The present outage of the store, if there is one."""
         self._lookahead = lookahead

@@ -68,7 +68,7 @@ class Situation:
     counted: tuple[str, ...] = ()
     """The units of limits, in the order in which jobs of this shard list what they take of them."""
     settles: bool = False
-    """Whether jobs of this shard take less of limits than their tickets, as is known once they have ended."""
+    """Whether jobs of this shard may take less of limits than their tickets."""
     turn: int = 1
     """How many slots to request together at least, if there are that many: see `KeyStore.turn`."""
     behind: int | None = None
@@ -239,7 +239,7 @@ def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
         costs, units = [job.cost for job in jobs], [job.units for job in jobs]
     else:
         costs = [1] * max(0, min(MAX_TICKETS, room - (len(now.grants.tickets) - asked)))
-    if costs and (now.settles or (now.state is not None and now.state.settings.own)):
+    if costs and ((now.settles and any(units)) or (now.state is not None and now.state.settings.own)):
         tickets = now.grants.tickets
         if tickets and not (asked or now.at <= now.time.comes(tickets[0], now.state) < math.inf):
             return [], []  # if that one is granted late, slots taken before it would move along
@@ -257,7 +257,9 @@ def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
     are taken later.
     """
     state = now.state
-    if state is None or not state.settings.limits:
+    if state is None:
+        return 1  # the answer shows the windows
+    if not state.settings.limits:
         return len(costs)
     clock = state.clock(now.time.clock.latest(now.at))
     due = max(state.due + state.settings.interval, clock)

@@ -32,11 +32,12 @@ class _Known(NamedTuple):
 class Settlements:
     """Settled costs of one shard that no answer of the store has confirmed yet."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, are_usual: bool) -> None:
         self.at = FOREVER
         """When a request is sent for these alone, on the process's own clock."""
-        self.are_usual = False
-        """Whether any of these jobs took less than its estimate."""
+        self.are_usual = are_usual
+        """Whether jobs may take less than their estimates. That is assumed from the start where it only means
+        that tickets are taken when their slots are near; a key could get less than its share by that."""
         self._clock = clock
         self._waiting: list[_Known] = []
         self._sent: list[_Known] = []

@@ -19,7 +19,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     late-before-it-came           taken            102
     late-in-a-pause               late             140
     late-forgotten                failover         390
-    copy-granted-late             interrupted       18
+    copy-granted-late             interrupted       20
     new-at-once                   stalls             3
     freed-not-dead                calm              76
     void-ignored                  calm              19
@@ -31,7 +31,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     too-tolerant                  stalls             1
     tolerance-not-widened         calm              20
     early-for-nothing             stalls             1
-    late-threads-start-over       crowd            418
+    late-threads-start-over       crowd            133
     by-new-settings               changed            2717
     late-ones-crowd               late             123
     way-is-nothing                slow               4
@@ -100,13 +100,13 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     waits-in-vain                 deadlines          7
     warned-at-once                drowsy             1
     never-warned                  drowsy            50
-    cause-not-looked-for          drowsy             1
+    cause-not-looked-for          drowsy             6
     polls-too-seldom              calm               5
     pause-ends-unseen             calm               7
     refunds-sent-again            windows            8
     overruns-forgotten            settled            8
-    reports-wait                  windows            2
-    cell-of-another-time          windows            1
+    reports-wait                  windows           14
+    cell-of-another-time          windows            4
     far-without-a-word            far                4
     passed-unsaid                 stalls          26
     given-up-twice                crowd           50

@@ -186,7 +186,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_heal", heal)
 
 
-@bug("copy-granted-late", "interrupted", 24)
+@bug("copy-granted-late", "interrupted", 19)
 def _() -> Iterator[None]:
     """A delayed copy of a question is granted late as well."""
 

@@ -97,7 +97,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "_opens", opens)
 
 
-@bug("late-threads-start-over", "crowd", 417)
+@bug("late-threads-start-over", "crowd", 132)
 def _() -> Iterator[None]:
     """A thread that is too late for its slot takes another one, for which it is too late as well."""
 

@@ -38,7 +38,7 @@ def _() -> Iterator[None]:
     yield from instead(windows, "_span", span)
 
 
-@bug("settled-twice", "windows", 58)
+@bug("settled-twice", "windows", 12)
 def _() -> Iterator[None]:
     """Units that a job did not need are refunded twice."""
 

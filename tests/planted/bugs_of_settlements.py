@@ -40,13 +40,13 @@ def _() -> Iterator[None]:
     yield from instead(Settlements, "failed", failed)
 
 
-@bug("reports-wait", "windows", 1)
+@bug("reports-wait", "windows", 13)
 def _() -> Iterator[None]:
     """Reports wait for a request that they can go with, however long that takes."""
     yield from instead(settlements, "patience", lambda limits: FOREVER)
 
 
-@bug("cell-of-another-time", "windows", 0)
+@bug("cell-of-another-time", "windows", 3)
 def _() -> Iterator[None]:
     """Reports don't say in which part of a cell their slots were."""
 

@@ -22,7 +22,7 @@ def _() -> Iterator[None]:
     yield from instead(warnings, "_WASTEFUL", FOREVER)
 
 
-@bug("cause-not-looked-for", "drowsy", 0)
+@bug("cause-not-looked-for", "drowsy", 5)
 def _() -> Iterator[None]:
     """The machine is always named as the cause."""
 
