@@ -62,6 +62,11 @@ async def test_what_cannot_be_in_a_batch_is_refused() -> None:
             for given in (([part], follow_up), ([], part)):
                 with pytest.raises(InvalidOption, match="batch"):
                     await tasks.batch(*given)
+        part, numbers = tasks.new("parts", 1), [1, 2]
+        with pytest.raises(InvalidOption, match=r"new\(\.\.\.\), not of 1"):
+            await tasks.batch(numbers, part)  # type: ignore[arg-type] # the mistake
+        with pytest.raises(InvalidOption, match=r"new\(\.\.\.\), not of"):
+            await tasks.batch(part, [part])  # type: ignore[arg-type] # they are exchanged
         with pytest.raises(InvalidOption, match="key="):
             await tasks.batch([], tasks.new("then", "all", key="k"))
         for parts in ([follow_up], [tasks.new("parts", 1, id="i")] * 2):

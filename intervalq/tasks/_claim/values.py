@@ -211,6 +211,8 @@ def checked_batch(parts: Iterable[Insert], follow_up: Insert) -> list[Insert]:
     """
     members = list(parts)
     for part in (*members, follow_up):
+        if not isinstance(part, Insert):
+            raise InvalidOption(f"a batch is of tasks from new(...), not of {short(part)}")
         if part.dedupe is not None or part.skip or part.follow_up or part.awaits:
             raise InvalidOption(
                 "a task of a batch can't have dedupe_key= or skip=True, or be in another batch: if it were "
