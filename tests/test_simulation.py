@@ -35,13 +35,16 @@ SHORT = dict.fromkeys(
         "threads",
         "withdrawn",
         "exits",
-        "shaky",
-        "backlog",
         "gone",
         "reclaims",
     ),
-    40,
+    20,
 )
+MANY = dict.fromkeys(("calm", "clock", "late", "taken", "interrupted"), 60) | {
+    "failover": 45,
+    "backlog": 40,
+    "shaky": 40,
+}
 LONG = dict.fromkeys(
     (
         "callers",
@@ -60,7 +63,7 @@ LONG = dict.fromkeys(
     ),
     16,
 ) | dict.fromkeys(("drowsy", "blocked", "local"), 10)
-SCHEDULES = {mix: int(ASKED or {"clock": 120, "failover": 90, **SHORT, **LONG}.get(mix, 60)) for mix in MIXES}
+SCHEDULES = {mix: int(ASKED or {**MANY, **SHORT, **LONG}.get(mix, 30)) for mix in MIXES}
 """Schedules of each mix, as many as each run has time for; the campaign has run many more."""
 
 CHUNK = 50

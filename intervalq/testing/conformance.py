@@ -47,7 +47,7 @@ class StoreSuite(Suite):
         yield from fresh_names(lambda name: portal.call(store.apply, name, Drop()))
 
     @settings(
-        max_examples=45,
+        max_examples=30,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )

@@ -48,7 +48,7 @@ from intervalq.testing._tasks.together import TogetherTests
 from intervalq.testing._tasks.transactions import TransactionalTaskSuite
 from intervalq.testing._tasks.waking import WakingTaskSuite
 
-_SEQUENCES: Final = int(os.environ.get("INTERVALQ_TEST_SEQUENCES", "20"))
+_SEQUENCES: Final = int(os.environ.get("INTERVALQ_TEST_SEQUENCES", "12"))
 """The number of random sequences of commands that a store is tested with."""
 
 
