@@ -86,6 +86,8 @@ class Loop:
     """Starts whose attempt was higher than the number of the task's starts so far."""
     begun: Counter[int] = field(default_factory=Counter)
     """How often each task was begun."""
+    batched: bool = False
+    """Whether a follow-up waits for the end of all."""
     follow_up: str = ""
     """What is wrong with the task that waited for the end of all; empty: nothing."""
 
@@ -129,38 +131,43 @@ def run(
     with tempfile.TemporaryDirectory(prefix="intervalq-") as folder:
         ledger = Path(folder) / "ledger"
         ledger.touch()
-        anyio.run(_insert, url, queue, tasks, plain, poison)
+        batched = anyio.run(_insert, url, queue, tasks, plain, poison)
         settings = ["-" if value is None else str(value) for value in (expiry, most)]
         command = [sys.executable, str(Path(__file__).with_name("crash_process.py")), url, queue, str(ledger)]
         ended = subprocess.run([*command, str(each), *settings], check=True, stdout=subprocess.PIPE)
-        loop = Loop(kills=int(ended.stdout))
+        loop = Loop(kills=int(ended.stdout), batched=batched)
         anyio.run(_judge, loop, url, queue, ledger, [*range(tasks), *([POISON] if poison else [])])
         return loop
 
 
-async def _insert(url: str, queue: str, count: int, plain: bool, poison: bool) -> None:
+async def _insert(url: str, queue: str, count: int, plain: bool, poison: bool) -> bool:
+    """Insert the tasks, and say whether they are a batch with a follow-up."""
     values = list(range(count))
     if poison:
         values.insert(count // 2, POISON)
     async with Tasks(url) as tasks:
         if plain:
             await tasks.put(queue, values)
-            return
+            return False
         if isinstance(tasks._here(), Following):
             follow_up = tasks.new(f"{queue}-then", "all have ended")
             await tasks.batch([tasks.new(queue, value) for value in values], follow_up)
-            return
+            return True
         for first in range(0, len(values), 1000):
             await tasks.modify(*[tasks.new(queue, value) for value in values[first : first + 1000]])
+    return False
 
 
 async def _judge(loop: Loop, url: str, queue: str, ledger: Path, values: list[int]) -> None:
     async with Tasks(url) as tasks:
         loop.left = sum(one.size for one in await tasks.queues(queue))
         loop.dead = [task.value for task in await tasks.tasks(f"{queue}.dead", limit=None)]
-        for task in await tasks.tasks(f"{queue}-then"):
-            if task._row.waiting or task.at < ledger.stat().st_mtime - _TICK:
-                loop.follow_up = f"the follow-up waits, or came before the last end: {task._row}"
+        if loop.batched:
+            then = await tasks.tasks(f"{queue}-then")
+            if len(then) != 1:
+                loop.follow_up = f"{len(then)} follow-ups instead of one"
+            elif then[0]._row.waiting or then[0].at < ledger.stat().st_mtime - _TICK:
+                loop.follow_up = f"the follow-up waits, or came before the last end: {then[0]._row}"
     ended: dict[str, set[int]] = defaultdict(set)
     again: Counter[str] = Counter()
     last: dict[int, str] = {}
