@@ -22,12 +22,6 @@ from intervalq.tasks.rules import Change, Command, Delete, Modify, Row
 tasks = tasks_shown.tasks
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The backend of the commands, too."""
-    return "asyncio"
-
-
 def ids(tasks: Callable[..., Any], queue: str) -> list[str]:
     return [task.id for task in looked(tasks, lambda handle: handle.tasks(queue))]
 

@@ -25,11 +25,6 @@ NO_PEERS = 10005
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     try:
         with clustered(tmp_path, 3, "2m") as cluster:

@@ -29,11 +29,6 @@ OwnServer = Callable[..., Server]
 LOG = "intervalq.log."
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
     """A function that sends requests to JetStream's API."""

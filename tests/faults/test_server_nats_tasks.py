@@ -51,11 +51,6 @@ anyio.run(main)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def queue() -> str:
     return f"q.{secrets.token_hex(6)}"
 

@@ -28,11 +28,6 @@ TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def url(postgres_url: str) -> Iterator[str]:
     """The URL of a database for one test."""
     name = f"intervalq_{secrets.token_hex(6)}"

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import layouts
+from backends import both_backends
 from intervalq import rules
 from intervalq.errors import (
     CorruptState,
@@ -27,6 +28,8 @@ from intervalq.store import open_store
 from intervalq.testing import StoreSuite
 from intervalq_stores._files import locked_file
 from intervalq_stores.json.queues import JSONFileStore
+
+anyio_backend = both_backends
 
 EACH_SECOND = Settings(interval=1_000_000)
 TAKE = Advance(settings=EACH_SECOND, nonce="n", take=1)

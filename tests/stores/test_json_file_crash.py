@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from backends import both_backends
 from databases import refusal
 from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreUnavailable
@@ -20,6 +21,8 @@ from intervalq.rules import Advance, Inspect, Settings, State
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.json._queue_document import Document
 from intervalq_stores.json.queues import JSONFileStore
+
+anyio_backend = both_backends
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 

@@ -11,12 +11,15 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from intervalq.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from intervalq.rules import Advance, Command, Inspect, Settings
 from intervalq_stores._files import locked_file
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.json.queues import JSONFileStore
 from small_disks import mounted
+
+anyio_backend = both_backends
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from backends import both_backends
 from intervalq.errors import InsecurePath
 from intervalq.rules import Advance, Settings
 from intervalq_stores._files import advice as files_advice
 from intervalq_stores._files import locked_file
 from intervalq_stores.json.queues import JSONFileStore
+
+anyio_backend = both_backends
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 PRECIOUS = '{"intervalq": 1, "queues": {}}'

@@ -33,11 +33,6 @@ ENDING = """
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def url(empty_postgres_url: str) -> str:
     return empty_postgres_url
 

@@ -20,11 +20,6 @@ from intervalq_stores.nats.tasks import NATSTaskStore
 from servers import Server
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_what_is_asked_after_the_end_fails_for_its_asker_only(nats_url: str) -> None:
     """The event loop must have nothing to complain about, as it does about errors that nobody retrieved."""
     complaints: list[dict[str, Any]] = []

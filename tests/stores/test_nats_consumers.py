@@ -23,12 +23,6 @@ from intervalq_stores.nats._url import made_by, options_of
 from servers import Server
 from stores.nats_plain_client import PATIENCE, PlainClient
 
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 # --- limits -----------------------------------------------------------------------------------------
 
 

@@ -21,11 +21,6 @@ KINDS = [f"{PREFIX}.w.>", f"{PREFIX}.k.>"]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def stores(nats_url: str) -> AsyncIterator[tuple[NATSTaskStore, NATSTaskStore]]:
     """Stores as if in two processes."""
     async with aclosing(NATSTaskStore(nats_url)) as one, aclosing(NATSTaskStore(nats_url)) as two:

@@ -43,11 +43,6 @@ from stores.nats_queues import (
 opened = nats_queues.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_a_backlog_costs_one_message_a_command(nats_url: str, opened: Open) -> None:
     """Nothing is read, whatever others do meanwhile, except now and then to learn the server's clock."""
     queue, other = fresh(), opened(nats_url)

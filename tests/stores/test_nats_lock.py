@@ -36,11 +36,6 @@ anyio.run(main)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def name() -> str:
     return f"car.{secrets.token_hex(6)}"
 

@@ -25,11 +25,6 @@ NEW = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def proxy(nats_url: str) -> AsyncIterator[Proxy]:
     async with proxied(nats_url) as proxy:
         yield proxy

@@ -30,11 +30,6 @@ store = nats_sessions.store
 opened = nats_sessions.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class TestNATSTaskStore(TaskSuite):
     left_out = (WakingTaskSuite,)  # a wake-up brings the task
     counts_versions = False  # versions are the stream's sequences

@@ -46,11 +46,6 @@ from stores.nats_queues import (
 opened = nats_queues.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def by_hand(step: str, increment: int = ONE) -> dict[str, str]:
     return {"Nats-Incr": f"+{increment}", "Iq-Step": step}
 

@@ -30,11 +30,6 @@ LIMIT = 0.05
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def url(postgres_url: str) -> Iterator[str]:
     """The URL of a database for one test."""
     name = f"intervalq_{secrets.token_hex(6)}"

@@ -37,11 +37,6 @@ NEW = Advance(settings=LIMITED, nonce="n", take=3, units=((1, 2), (1,), ()))
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def url(postgres_url: str) -> Iterator[str]:
     """The URL of a database without a schema."""
     name = f"intervalq_{secrets.token_hex(6)}"

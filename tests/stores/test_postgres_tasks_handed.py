@@ -20,11 +20,6 @@ LONG: Final = 8_000
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def url(empty_postgres_url: str) -> str:
     return empty_postgres_url
 

@@ -21,11 +21,6 @@ LEFT: Final = "select (select count(*) from intervalq.heads), (select count(*) f
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def url(empty_postgres_url: str) -> str:
     return empty_postgres_url
 

@@ -29,11 +29,6 @@ from intervalq_stores.postgres.tasks import PostgresTaskStore
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def url(empty_postgres_url: str) -> str:
     return empty_postgres_url
 

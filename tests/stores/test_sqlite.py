@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from databases import at_rest, make, opened, record, rows, text
 from intervalq import rules
 from intervalq.errors import (
@@ -24,6 +25,8 @@ from intervalq.testing import StoreSuite
 from intervalq_stores._files import locked_file
 from intervalq_stores.sqlite import _queue_database, _store, queues
 from intervalq_stores.sqlite.queues import SQLiteStore
+
+anyio_backend = both_backends
 
 EACH_SECOND = Settings(interval=1_000_000)
 EPHEMERAL = Settings(interval=1_000_000, ephemeral=True)

@@ -13,6 +13,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from databases import TAKING, at_rest, make, names, opened, refusal, text, whole
 from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreUnavailable
@@ -20,6 +21,8 @@ from intervalq.rules import Advance, Hold, Inspect, Settings
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
+
+anyio_backend = both_backends
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 

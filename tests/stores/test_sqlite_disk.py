@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from backends import both_backends
 from databases import at_rest, make, names, opened, rows, text
 from intervalq.errors import InsecurePath, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from intervalq.rules import Advance, Settings
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
 from small_disks import mounted
+
+anyio_backend = both_backends
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 

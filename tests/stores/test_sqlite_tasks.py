@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from databases import refusal
 from intervalq import rules as queue_rules
 from intervalq.errors import (
@@ -29,6 +30,8 @@ from intervalq_stores.sqlite import _task_batches as fast
 from intervalq_stores.sqlite._task_schema import LAYOUT, SCHEMA
 from intervalq_stores.sqlite.queues import SQLiteStore
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
+
+anyio_backend = both_backends
 
 OPEN_FILES: Final = Path("/proc/self/fd")
 

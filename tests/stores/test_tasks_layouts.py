@@ -84,11 +84,6 @@ anyio.run(main)
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=[1, 2, 3])
 def layout(request: pytest.FixtureRequest) -> int:
     layout: int = request.param
