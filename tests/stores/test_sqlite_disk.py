@@ -16,6 +16,7 @@ from intervalq.rules import Advance, Settings
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
 from small_disks import mounted
+from stores.file_stores import PLANTED, plant
 
 anyio_backend = both_backends
 
@@ -158,37 +159,14 @@ async def test_a_place_where_sqlite_can_keep_no_log_is_refused(
 
 
 @pytest.mark.parametrize("end", ["", ".lock", *sqlite_queue_database.BESIDE])
-@pytest.mark.parametrize(
-    "what", ["link", "dangling link", "hard link", "pipe", "folder", "anybody's", "other's"]
-)
+@pytest.mark.parametrize("what", PLANTED)
 async def test_files_that_others_may_have_planted_are_refused(
     store: SQLiteStore, path: Path, end: str, what: str
 ) -> None:
     make(path, {"q": text()})
     planted = path.with_name(f"state.db{end}")
-    precious = path.with_name("precious")
     planted.unlink(missing_ok=True)
-    if what == "pipe":
-        os.mkfifo(planted)
-    elif what == "folder":
-        planted.mkdir()
-    else:
-        make(precious, {"q": text()})
-        if what == "link":
-            planted.symlink_to(precious)
-        elif what == "dangling link":
-            planted.symlink_to(path.with_name("nothing"))
-        else:
-            planted.hardlink_to(precious)
-            if what != "hard link":
-                precious.unlink()
-            if what == "anybody's":
-                planted.chmod(0o606)
-            if what == "other's":
-                try:
-                    os.chown(planted, 12345, -1)
-                except PermissionError:
-                    pytest.skip("only root can give files away")
+    precious = plant(planted, what, lambda file: make(file, {"q": text()}))
     with pytest.raises(InsecurePath, match=f"state.db{end}'.*: |anybody may write"):
         await store.apply("q", TAKE)
     if end != ".lock":  # which reading doesn't need
