@@ -34,7 +34,7 @@ _USUAL: Final = (None, None, None, None, None, None, False, False, 0, None, 1)
 _MAX_IN_BATCH: Final = 1_000_000
 
 MAX_PER_KEY: Final = 1_000
-"""How many tasks of a key may run at a time at most."""
+"""The largest `concurrency_per_key`."""
 
 _MAX_KEEP: Final = 400 * DAY
 
@@ -87,7 +87,7 @@ USUAL: Final = Form()
 
 
 def encode(value: object, form: Form = USUAL, what: str = "a task's value") -> str:
-    """A value as the JSON text to store, all ASCII. `what` it is, for messages.
+    """A value as the JSON text to store, all ASCII. `what` names it in messages.
 
     Raises:
         InvalidTask: it can't be written as JSON, takes too many bytes, or looks like an encoded value.

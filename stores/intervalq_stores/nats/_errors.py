@@ -75,7 +75,7 @@ def running_loop(store: str) -> asyncio.AbstractEventLoop:
 
 
 class NoPlaceError(StoreUnavailable):
-    """At the moment, no server has room for a stream or consumer, or the cluster has no leader."""
+    """No server has room for a stream or consumer at the moment, or the cluster has no leader."""
 
 
 class Refused(Exception):
