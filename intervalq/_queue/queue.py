@@ -373,9 +373,13 @@ class IntervalQueue(Control):
             settle=settle,
         )
 
-    @cached_property
+    @property
     def _usual(self) -> Plan:
         """The plan of a job without options of its own."""
+        return self._usual_plan
+
+    @cached_property
+    def _usual_plan(self) -> Plan:
         self._options.check_key()
         return usual(self._options)
 

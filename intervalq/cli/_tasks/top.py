@@ -55,9 +55,9 @@ def top(
     """Show the tasks that are being worked on, until Ctrl-C.
 
     For each: how far it is and its worker's note, as reported by `in_progress`, the process that works on it,
-    and the time since its last report. Those with the most progress come last. With --json,
-    without a terminal, or on one that can't redraw (TERM=dumb), the tasks are printed once. Not on NATS,
-    where only workers know what they work on.
+    and the time since its last report. Those with the most progress come last. With --json, without a
+    terminal, or on one that can't redraw (TERM=dumb), the tasks are printed once. Not on NATS, where only
+    workers know what they work on.
     """
     if queue is not None:
         queue_name(queue)

@@ -253,9 +253,7 @@ def refuse_plain(claim: Claim, what: str) -> None:
         )
 
 
-def modification(
-    parts: Sequence[Insert | Change | Delete | Depend], session: str, *, force: bool = False
-) -> Modify:
+def modification(parts: Sequence[Insert | Change | Delete | Depend], session: str) -> Modify:
     """Parts as one command.
 
     Raises:
@@ -276,5 +274,4 @@ def modification(
         tuple(part for part in parts if isinstance(part, Change)),
         tuple(part for part in parts if isinstance(part, Delete)),
         tuple(part for part in parts if isinstance(part, Depend)),
-        force=force,
     )
