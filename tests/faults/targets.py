@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import postgres_servers
 import servers
-from intervalq_stores.nats._errors import Server as NATSServer
+from intervalq_stores.nats._server import Server as NATSServer
 from servers import Server
 
 _ORDERLY: Final = 10

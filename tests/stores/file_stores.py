@@ -19,6 +19,27 @@ from intervalq_stores.sqlite.queues import SQLiteStore
 FileStore = JSONFileStore | SQLiteStore
 
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
+"""Takes a ticket of a queue with a job a second."""
+
+
+@pytest.fixture
+def json_path(tmp_path: Path) -> Path:
+    return tmp_path / "state.json"
+
+
+@pytest.fixture
+def json_store(path: Path) -> JSONFileStore:
+    return JSONFileStore(path.as_uri())
+
+
+@pytest.fixture
+def sqlite_path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+def sqlite_store(path: Path) -> SQLiteStore:
+    return SQLiteStore(f"sqlite://{path}")
 
 
 PLANTED = ("link", "dangling link", "hard link", "pipe", "folder", "anybody's", "other's")

@@ -27,9 +27,12 @@ from intervalq.store import open_store
 from intervalq.testing import StoreSuite
 from intervalq_stores._files import locked_file
 from intervalq_stores.json.queues import JSONFileStore
+from stores import file_stores
 from stores.file_stores import only_the_end_of_the_hold_wakes
 
 anyio_backend = both_backends
+path = file_stores.json_path
+store = file_stores.json_store
 
 EACH_SECOND = Settings(interval=1_000_000)
 TAKE = Advance(settings=EACH_SECOND, nonce="n", take=1)
@@ -39,16 +42,6 @@ class TestJSONFileStore(StoreSuite):
     @pytest.fixture
     def store_url(self, tmp_path: Path) -> str:
         return (tmp_path / "new folder" / "state.json").as_uri()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def store(path: Path) -> JSONFileStore:
-    return JSONFileStore(path.as_uri())
 
 
 def record(**changes: object) -> dict[str, object]:

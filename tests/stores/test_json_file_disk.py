@@ -11,25 +11,16 @@ import pytest
 
 from backends import both_backends
 from intervalq.errors import StoreFull, StoreReadOnly, StoreUnavailable
-from intervalq.rules import Advance, Inspect, Settings
+from intervalq.rules import Inspect
 from intervalq_stores._files import locked_file
 from intervalq_stores.json.queues import JSONFileStore
 from small_disks import mounted
-from stores.file_stores import outcomes_of_a_failing_write
+from stores import file_stores
+from stores.file_stores import TAKE, outcomes_of_a_failing_write
 
 anyio_backend = both_backends
-
-TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def store(path: Path) -> JSONFileStore:
-    return JSONFileStore(path.as_uri())
+path = file_stores.json_path
+store = file_stores.json_store
 
 
 @pytest.fixture

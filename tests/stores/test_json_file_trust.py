@@ -8,26 +8,17 @@ import pytest
 
 from backends import both_backends
 from intervalq.errors import InsecurePath
-from intervalq.rules import Advance, Settings
 from intervalq_stores._files import advice as files_advice
 from intervalq_stores._files import locked_file
 from intervalq_stores.json.queues import JSONFileStore
-from stores.file_stores import PLANTED, plant
+from stores import file_stores
+from stores.file_stores import PLANTED, TAKE, plant
 
 anyio_backend = both_backends
+path = file_stores.json_path
+store = file_stores.json_store
 
-TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
 PRECIOUS = '{"intervalq": 1, "queues": {}}'
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def store(path: Path) -> JSONFileStore:
-    return JSONFileStore(path.as_uri())
 
 
 @pytest.mark.parametrize("name", ["state.json", "state.json.lock"])

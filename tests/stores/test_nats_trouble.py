@@ -23,7 +23,7 @@ from intervalq.rules import (
     Settings,
     Slot,
 )
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats._queue.log import fold
 from intervalq_stores.nats._queue.step import BEGIN, GRANTING, ONE, fingerprint
 from intervalq_stores.nats.queues import NATSStore
@@ -158,8 +158,8 @@ async def test_an_acknowledgement_without_a_count(
     store = opened(nats_url)
     await store.apply("q", Inspect())
 
-    async def uncounted(*_: Any) -> nats_errors.Stored:
-        return nats_errors.Stored(1, None, False, 0, 0)
+    async def uncounted(*_: Any) -> nats_server.Stored:
+        return nats_server.Stored(1, None, False, 0, 0)
 
     monkeypatch.setattr(history(store).server, "publish", uncounted)
     with pytest.raises(errors.UnsupportedOperation, match=re.escape("2.14 or newer")):
@@ -233,7 +233,7 @@ async def test_rights(
         async with listener.wakeups("q"):
             pytest.fail("the subject isn't allowed")
     assert (await listener.apply("q", take(), NOW)).count == 1
-    monkeypatch.setattr(nats_errors, "WITHIN", 2.0)  # a busy machine has to connect within that time
+    monkeypatch.setattr(nats_server, "WITHIN", 2.0)  # a busy machine has to connect within that time
     with pytest.raises(errors.Unauthorized, match="allow it for this user"):
         await writer.apply("q", take(), NOW)
 

@@ -24,9 +24,12 @@ from intervalq.testing import StoreSuite
 from intervalq_stores._files import locked_file
 from intervalq_stores.sqlite import _queue_database, _store, queues
 from intervalq_stores.sqlite.queues import SQLiteStore
+from stores import file_stores
 from stores.file_stores import only_the_end_of_the_hold_wakes, outcomes_of_a_failing_write
 
 anyio_backend = both_backends
+path = file_stores.sqlite_path
+store = file_stores.sqlite_store
 
 EACH_SECOND = Settings(interval=1_000_000)
 EPHEMERAL = Settings(interval=1_000_000, ephemeral=True)
@@ -37,16 +40,6 @@ class TestSQLiteStore(StoreSuite):
     @pytest.fixture
     def store_url(self, tmp_path: Path) -> str:
         return f"sqlite://{tmp_path}/new%20folder/state.db"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> SQLiteStore:
-    return SQLiteStore(f"sqlite://{path}")
 
 
 # --- the database -----------------------------------------------------------------------------------

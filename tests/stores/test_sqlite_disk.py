@@ -12,25 +12,15 @@ import pytest
 from backends import both_backends
 from databases import at_rest, make, names, opened, rows, text
 from intervalq.errors import InsecurePath, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from intervalq.rules import Advance, Settings
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
 from small_disks import mounted
-from stores.file_stores import PLANTED, plant
+from stores import file_stores
+from stores.file_stores import PLANTED, TAKE, plant
 
 anyio_backend = both_backends
-
-TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> SQLiteStore:
-    return SQLiteStore(f"sqlite://{path}")
+path = file_stores.sqlite_path
+store = file_stores.sqlite_store
 
 
 @pytest.fixture
