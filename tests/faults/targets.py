@@ -196,10 +196,10 @@ class NATSTarget(Target):
         from intervalq.errors import StoreUnavailable
 
         async def ask() -> None:
-            wire = NATSServer(self.url)
+            connection = NATSServer(self.url)
             with suppress(StoreUnavailable):  # it isn't there at the moment
-                await wire.ask(what)
-            await wire.close()
+                await connection.ask(what)
+            await connection.close()
 
         asyncio.run(ask())
 

@@ -32,11 +32,11 @@ LOG = "intervalq.log."
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
     """A function that sends requests to JetStream's API."""
-    wire = nats_server.Server(url)
+    connection = nats_server.Server(url)
     try:
-        yield wire.ask
+        yield connection.ask
     finally:
-        await wire.close()
+        await connection.close()
 
 
 # --- what a queue works through ---------------------------------------------------------------------
@@ -203,12 +203,12 @@ async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -
     settings.write_text("jetstream { max_file_store: 2MB }\n")
     server = own_nats("-c", str(settings))
     async with asking(server.url) as ask, working([server.url] * 2) as work:
-        wire = nats_server.Server(server.url)
+        connection = nats_server.Server(server.url)
         await ask("STREAM.CREATE.filler", {"name": "filler", "subjects": ["filler"], "storage": "file"})
 
         async def fill(size: int) -> None:
             while True:
-                await wire.publish("filler", {}, b"x" * size)
+                await connection.publish("filler", {}, b"x" * size)
 
         for size in (20_000, 1):
             with pytest.raises(StoreFull):
@@ -222,7 +222,7 @@ async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -
         await work.stop()
         work.check()
         await store.aclose()
-        await wire.close()
+        await connection.close()
 
 
 @pytest.mark.parametrize("fault", [Fault.SWALLOW, Fault.REFUSE])

@@ -322,12 +322,12 @@ async def test_advice(own_nats: Callable[..., Server], opened: Open) -> None:
     assert [level for level, _ in found] == ["ok", "warning", "warning"]
     assert re.search(r"NATS 2\.\d+", found[0][1])
     assert "sync_interval" in found[1][1]
-    wire, made = history(store).server, await history(store).streams()
+    connection, made = history(store).server, await history(store).streams()
     for stream in made:
-        await wire.ask(f"STREAM.DELETE.{stream['name']}")
+        await connection.ask(f"STREAM.DELETE.{stream['name']}")
     for stream in made:
         limits = {"storage": "memory", "max_bytes": 10**6, "max_msgs_per_subject": 1}
-        await wire.ask(f"STREAM.CREATE.{stream['name']}", stream | limits)
+        await connection.ask(f"STREAM.CREATE.{stream['name']}", stream | limits)
     found = (await store.advice())[safety:]
     assert [level for level, _ in found] == ["ok", "warning", "warning", "error", "warning", "warning"]
     assert "in memory" in found[1][1]
