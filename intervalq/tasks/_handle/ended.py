@@ -19,7 +19,7 @@ from intervalq.tasks.store import MAX_ROWS, check_keeps
 
 _FIRST_POLL: Final = 0.02
 _LAST_POLL: Final = 1.0
-"""The first and the longest pause between two queries for outcomes, in seconds."""
+"""Seconds between two looks for outcomes, at first and at last."""
 
 
 class Ended(Operations):
@@ -76,7 +76,7 @@ class Ended(Operations):
 
         Raises:
             TaskFailed, TaskCancelled: it has not been done. Their `outcome` has the errors of its attempts.
-            NoOutcome: there is neither such a task nor an outcome of it.
+            NoOutcome: it isn't there, and left no outcome.
             TimeoutError: it didn't end in time.
             UnsupportedOperation: the store keeps no outcomes.
             StoreError.
@@ -116,7 +116,7 @@ class Ended(Operations):
         return [found[id_] for id_ in asked]
 
     async def _ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
-        """The last outcome of each task that has ended; it was written in the step that ended the task."""
+        """The last outcomes of those tasks that have ended. They left them in the step of their end."""
         queues: dict[str, str] = {}
         for first in range(0, len(ids), MAX_ROWS):
             asked = Select(ids=tuple(ids[first : first + MAX_ROWS]), values=False)

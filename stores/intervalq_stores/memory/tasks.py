@@ -49,7 +49,7 @@ class _Tasks:
         """The sessions that found nothing, with their queues."""
         self.listening: dict[str, list[Callable[[], bool]]] = {}
         self.cancelled: dict[str, list[Delete]] = {}
-        """What to notify listening sessions of: see `Worked.cancelled`."""
+        """What to tell listening sessions of: see `Worked.cancelled`."""
         self._seen = 0  # the latest reading of the clock
 
     def read(self, now: int) -> int:
