@@ -14,7 +14,6 @@ from intervalq.rules import (
     Advance,
     Answer,
     BadRecord,
-    Command,
     Configure,
     Drop,
     Finish,
@@ -27,6 +26,7 @@ from intervalq.rules import (
     Slot,
     State,
 )
+from rule_steps import do
 
 SECOND = 1_000_000
 T0 = 1_000_000_000 * SECOND
@@ -36,12 +36,6 @@ EACH_SECOND = Settings(interval=SECOND)
 def take(state: State | None, now: int, count: int = 1, **more: Any) -> tuple[State, Answer]:
     command = Advance(settings=EACH_SECOND, nonce="g", take=count)
     command = replace(command, generation=None if state is None else state.generation, **more)
-    after, answer = rules.apply(state, command, now)
-    assert after is not None
-    return after, answer
-
-
-def do(state: State | None, command: Command, now: int) -> tuple[State, Answer]:
     after, answer = rules.apply(state, command, now)
     assert after is not None
     return after, answer

@@ -16,7 +16,6 @@ from intervalq.rules import (
     Answer,
     Auto,
     BadRecord,
-    Command,
     Configure,
     Finish,
     Hold,
@@ -29,6 +28,7 @@ from intervalq.rules import (
     Slot,
     State,
 )
+from rule_steps import do
 
 T0 = 1_000_000_000_000_000
 SECOND = 1_000_000
@@ -36,12 +36,6 @@ AUTO = Auto(SECOND, 2_000)
 SETTINGS = Settings(SECOND, auto=AUTO)
 LEARNED = Pace(20_000, 22_000, 0, 0)
 """The rate was refused at 50/s."""
-
-
-def do(state: State | None, command: Command, now: int) -> tuple[State, Answer]:
-    after, answer = rules.apply(state, command, now)
-    assert after is not None
-    return after, answer
 
 
 def take(

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from intervalq import rules
-from intervalq.rules import Advance, Answer, Command, Mark, Settings, Slot, State
+from intervalq.rules import Advance, Answer, Mark, Settings, Slot, State
+from rule_steps import do
 
 INTERVAL = 100
 TOLERANCE = 10
 LEASE = 10_000
 T0 = 1_000_000
-
-
-def do(state: State | None, command: Command, now: int) -> tuple[State, Answer]:
-    after, answer = rules.apply(state, command, now)
-    assert after is not None
-    return after, answer
 
 
 def late(state: State, *slots: Slot, now: int, notice: int = 1) -> tuple[State, Answer]:

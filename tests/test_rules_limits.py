@@ -28,17 +28,12 @@ from intervalq.rules import (
     Slot,
     State,
 )
+from rule_steps import do
 
 SECOND = 1_000_000
 T0 = 1_000_000_000 * SECOND
 EACH_SECOND = Settings(interval=SECOND)
 LIMITED = Settings(interval=SECOND, max_running=2)
-
-
-def do(state: State | None, command: Command, now: int) -> tuple[State, Answer]:
-    after, answer = rules.apply(state, command, now)
-    assert after is not None
-    return after, answer
 
 
 def take(

@@ -15,14 +15,9 @@ from intervalq.rules import Advance, Answer, Command, Hold, Inspect, Reclaim, Se
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from virtual_store import BACKENDS, FarStore, in_virtual_time
+from virtual_store import BACKENDS, EACH_SECOND, FarStore, in_virtual_time, shard_on
 
 SECOND = 1_000_000
-EACH_SECOND = Settings(interval=SECOND)
-
-
-def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int | None = 16) -> Shard:
-    return Shard("q", store, settings, lookahead=lookahead)
 
 
 def released(store: FarStore) -> set[int]:

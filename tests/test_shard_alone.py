@@ -18,14 +18,9 @@ from intervalq.errors import QueueClosed, StoreUnavailable
 from intervalq.rules import Advance, Hold, Resume, Settings
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import VirtualLoop
-from virtual_store import BACKENDS, FarStore, in_virtual_time
+from virtual_store import BACKENDS, FarStore, in_virtual_time, shard_on
 
 SECOND = 1_000_000
-EACH_SECOND = Settings(interval=SECOND)
-
-
-def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int | None = 16) -> Shard:
-    return Shard("q", store, settings, lookahead=lookahead)
 
 
 def released(store: FarStore) -> set[int]:

@@ -14,14 +14,18 @@ from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.rules import Advance, Hold, Inspect, Settings, Slot
 from intervalq.testing import virtual_time
-from virtual_store import BACKENDS, FarStore, Starts, granted, in_virtual_time, queue_on
+from virtual_store import (
+    BACKENDS,
+    EACH_SECOND,
+    FarStore,
+    Starts,
+    granted,
+    in_virtual_time,
+    queue_on,
+    shard_on,
+)
 
 SECOND = 1_000_000
-EACH_SECOND = Settings(interval=SECOND)
-
-
-def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int | None = 16) -> Shard:
-    return Shard("q", store, settings, lookahead=lookahead)
 
 
 def test_what_is_granted_again_goes_before_what_was_granted_since() -> None:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Advance, Drop, Hold, Inspect, Resume, Settings
-from virtual_store import BACKENDS, FarStore, granted, in_virtual_time
+from virtual_store import BACKENDS, FarStore, granted, in_virtual_time, shard_on
 
 SECOND = 1_000_000
-EACH_SECOND = Settings(interval=SECOND)
-
-
-def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int | None = 16) -> Shard:
-    return Shard("q", store, settings, lookahead=lookahead)
 
 
 @BACKENDS

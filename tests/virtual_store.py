@@ -14,9 +14,11 @@ import pytest
 from intervalq import IntervalQueue
 from intervalq._shard.shard import Shard
 from intervalq.errors import StoreTimeout, StoreUnavailable
-from intervalq.rules import Answer, Command
+from intervalq.rules import Answer, Command, Settings
 from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
+
+EACH_SECOND = Settings(interval=1_000_000)
 
 
 class FarStore:
@@ -48,6 +50,10 @@ class FarStore:
 
     async def aclose(self) -> None:
         await self.behind.aclose()
+
+
+def shard_on(store: FarStore, settings: Settings = EACH_SECOND, lookahead: int | None = 16) -> Shard:
+    return Shard("q", store, settings, lookahead=lookahead)
 
 
 async def gather(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:

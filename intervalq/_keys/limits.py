@@ -13,11 +13,11 @@ class Counting(NamedTuple):
     """By which clocks the limits of a granted slot count: see `Settled`."""
 
     behind: int
-    """How far the clock of the record was behind the store's at the grant: of a key, the common record's."""
+    """How far the record's clock (of a key: the common record's) was behind the store's at the grant."""
     lag: int
     """`State.lag` of this record at the grant."""
     own: tuple[int, int] | None = None
-    """The same of the record of a key that has limits of its own."""
+    """Both values for the key's own record, if the key has limits of its own."""
 
     def settled(self, instant: int) -> Settled:
         """The slot at this instant, on the store's clock, as `Settled` has it."""

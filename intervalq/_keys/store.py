@@ -65,12 +65,12 @@ class KeyStore:
         self._settings = settings
         self._on_mismatch: OnMismatch = on_mismatch
         self._view = view
-        self._agrees = False  # whether the common record has the settings of this handle, or it adopted those
+        self._agrees = False  # whether handle and common record have the same settings, given or adopted
         self._places: dict[int, Slot] = {}  # the common slots, by the key's tickets
-        self._generation: str | None = None  # that of the common record of these slots
+        self._generation: str | None = None  # the generation of the common record that has these slots
         self._heard: State | None = None  # the common record of the last answer
         self._placed: tuple[str, int, int] | None = None  # changes when the key is set back or uses a place
-        self._late_total = 0  # that of the common record then
+        self._late_total = 0  # `late_total` of the common record at that moment
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
@@ -208,7 +208,7 @@ class KeyStore:
             return
         generation = None if made.common is None else made.common.generation
         places = dict(made.places)
-        if known.generation != generation:  # those that were listed belong to a record that is gone
+        if known.generation != generation:  # the listed slots belong to a record that is gone
             self._places = {}
             places = dict([place for place in made.places if place not in known.places])
         # A slot that is granted late is requested again together with the granted ones behind it.

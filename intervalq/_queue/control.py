@@ -43,7 +43,7 @@ class Control(Handle):
     """The part of an `IntervalQueue` that acts on the queue's record instead of on this handle's jobs."""
 
     async def start(self) -> None:
-        """Let the jobs of this handle and of its keys begin that were kept by `start=False`."""
+        """Release the jobs that `start=False` has held back: those of this handle and of its keys."""
         self._options = replace(self._options, start=True)
         if self._shard_here is not None:
             self._shard().start()

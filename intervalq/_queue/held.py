@@ -108,7 +108,7 @@ async def waiting(
 
 
 def _kept_waiting(held: Held) -> list[Shard]:
-    """The shards in which code waits for slots and can't go on before these slots end."""
+    """The shards in which code waits that can't continue before these slots end."""
     return [wait.shard for wait in _blocked() if not set(held).isdisjoint(_chain(wait.held))]
 
 
@@ -148,7 +148,7 @@ def _is_stuck(shard: Shard) -> bool:
 
 
 def _stuck() -> set[Shard]:
-    """The shards of queues all of whose places are held by code that waits for a place of such a queue."""
+    """The shards of blocked queues: all places are held by code that waits for a place of a blocked queue."""
     waits = _blocked()
     while waits:
         places = Counter(_record(slot.shard) for slot in _chain(slot for wait in waits for slot in wait.held))

@@ -41,7 +41,7 @@ class AutoState:
     refused: float | None
     """The rate to which it returns after the last refusal; None: nothing was refused yet."""
     refused_at: float | None
-    """When that was, on the store's clock, if the queue has not been held since; None: as above."""
+    """When the last refusal was, on the store's clock. It is later by the length of holds since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class QueueState:
     expected_spacing: float
     """The minimum time between starts to expect nearly always, given how late this process wakes."""
     turns: int
-    """This handle: how many starts it makes in a row, with its present slots, before it is others' turn."""
+    """This handle: how many starts it makes in a row, with its present slots, before it is another's turn."""
     regressions: int
     """This handle: how many times the store was found to have lost writes."""
     limits: tuple[LimitState, ...] = ()

@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, Unpack, cast, overload
 
 from intervalq._queue.attempts import run, start
 from intervalq._queue.control import Control
 from intervalq._queue.decorate import decorate
 from intervalq._queue.held import HOLDING, held_here, waiting
 from intervalq._queue.job import Job
+from intervalq._queue.keywords import JobOptions
 from intervalq._queue.map import paced_map
 from intervalq._queue.options import Cost, Duration, Each, Rate, Settle, options, wait_of, whole
 from intervalq._queue.plan import Plan, usual
@@ -201,11 +202,8 @@ class IntervalQueue(Control):
         self,
         function: Callable[..., Awaitable[R]],
         *args: Any,
-        priority: int = 0,
-        cost: Cost = 1,
-        timeout: Duration | None = None,
-        retries: int | None = None,
         settle: Settle[R] | None = None,
+        **options: Unpack[JobOptions],
     ) -> Job[R]: ...
 
     @overload
@@ -213,11 +211,8 @@ class IntervalQueue(Control):
         self,
         function: Callable[..., R],
         *args: Any,
-        priority: int = 0,
-        cost: Cost = 1,
-        timeout: Duration | None = None,
-        retries: int | None = None,
         settle: Settle[R] | None = None,
+        **options: Unpack[JobOptions],
     ) -> Job[R]: ...
 
     async def add(

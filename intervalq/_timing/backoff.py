@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 
-def backoff(attempt: int, first: float, most: float = 60.0) -> float:
+def backoff(attempt: int, first: float) -> float:
     """Seconds to wait after the given failed attempt (the first is 1).
 
-    Doubles from `first` seconds up to `most`, with full jitter: a random time between 0 and that, so that
+    Doubles from `first` seconds up to a minute, with full jitter: a random time between 0 and that, so that
     jobs which failed together don't come back together (Brooker, "Exponential Backoff And Jitter", AWS 2015).
     """
-    return random.uniform(0, min(most, first * 2 ** min(attempt - 1, 32)))  # noqa: S311 - no secret
+    return random.uniform(0, min(60.0, first * 2 ** min(attempt - 1, 32)))  # noqa: S311 - no secret

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial, wraps
+from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -22,6 +25,21 @@ class Suite:
         """An event loop in a thread, for tests that hypothesis drives."""
         with start_blocking_portal() as portal:
             yield portal
+
+
+def in_portal(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test of a suite in the event loop of its `portal`, in which its store lives."""
+
+    @wraps(test)
+    def run(self: Suite, portal: BlockingPortal, **fixtures: Any) -> None:
+        portal.call(partial(test, self, **fixtures))
+
+    signature = inspect.signature(test)
+    itself, *fixtures = signature.parameters.values()
+    portal = inspect.Parameter("portal", inspect.Parameter.KEYWORD_ONLY)
+    fixtures = [fixture.replace(kind=inspect.Parameter.KEYWORD_ONLY) for fixture in fixtures]
+    run.__signature__ = signature.replace(parameters=[itself, portal, *fixtures])  # type: ignore[attr-defined] # pytest reads it
+    return run
 
 
 def fresh_names(drop: Callable[[str], object]) -> Iterator[Callable[[], str]]:

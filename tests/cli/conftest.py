@@ -11,6 +11,12 @@ import pytest
 from cli.command_line import CommandLine
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """The backend of the commands, too."""
+    return "asyncio"
+
+
 @pytest.fixture
 def intervalq(tmp_path: Path) -> Iterator[CommandLine]:
     command = CommandLine(tmp_path)

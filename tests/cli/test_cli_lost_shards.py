@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from backends import both_backends
 from intervalq.cli._run.children import Task
 from intervalq.cli._run.jobs import Job
 from intervalq.cli._run.parent import Runner
 from intervalq.cli._run.tally import Tally
+
+anyio_backend = both_backends
 
 
 async def nothing() -> AsyncIterator[tuple[Job, int]]:

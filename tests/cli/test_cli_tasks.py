@@ -26,12 +26,6 @@ from intervalq.tasks import Tasks
 tasks = tasks_shown.tasks
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The backend of the commands, too."""
-    return "asyncio"
-
-
 # --- insert -------------------------------------------------------------------------------------------
 
 

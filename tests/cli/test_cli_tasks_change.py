@@ -14,18 +14,12 @@ from anyio.lowlevel import checkpoint
 from cli import tasks_shown
 from cli.command_line import CommandLine
 from cli.tasks_shown import claimed, die, lines, looked, sizes, values
-from intervalq.cli._tasks import bulk as _tasks_hands
+from intervalq.cli._tasks import bulk
 from intervalq.cli._tasks.bulk import BulkEdit
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import Change, Command, Delete, Modify, Row
 
 tasks = tasks_shown.tasks
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The backend of the commands, too."""
-    return "asyncio"
 
 
 def ids(tasks: Callable[..., Any], queue: str) -> list[str]:
@@ -176,10 +170,10 @@ async def test_what_others_change_meanwhile_is_looked_at_again() -> None:
     handle = Meddled(meddle)
     other = Tasks(handle._url)
     await handle.modify(*(handle.new("q", number) for number in range(10)))
-    hands = BulkEdit(handle, deleted, "deleted", force=False)
-    await hands.all_of("q")
-    assert sorted(why.split(" by ")[0] for why in hands.refused.values()) == ["is claimed", "is gone"]
-    assert hands.done == 8
+    edit = BulkEdit(handle, deleted, "deleted", force=False)
+    await edit.all_of("q")
+    assert sorted(why.split(" by ")[0] for why in edit.refused.values()) == ["is claimed", "is gone"]
+    assert edit.done == 8
     (left,) = await handle.queues()
     assert (left.size, left.claimed) == (1, 1)
     await other.aclose()
@@ -196,11 +190,11 @@ async def test_each_task_once_although_it_comes_back() -> None:
     handle = Meddled(back)
     await handle.modify(*(handle.new("q.dead", number) for number in range(1000)))
     await handle.modify(*(handle.new("q.dead", number) for number in range(500)))
-    hands = BulkEdit(
+    edit = BulkEdit(
         handle, lambda row: Change(row.id, row.version, queue="q", delay=0), "put back", force=False
     )
-    await hands.all_of("q.dead")
-    assert hands.done == 1500
+    await edit.all_of("q.dead")
+    assert edit.done == 1500
     await handle.aclose()
 
 
@@ -208,15 +202,15 @@ async def test_ctrl_c_ends_between_two_steps(monkeypatch: pytest.MonkeyPatch) ->
     async def signalled() -> None:
         if handle.changes == 3:
             os.kill(os.getpid(), signal.SIGINT)
-            while hands.by is None:
+            while edit.by is None:
                 await checkpoint()
 
-    monkeypatch.setattr(_tasks_hands, "_STEP", 10)
+    monkeypatch.setattr(bulk, "_STEP", 10)
     handle = Meddled(signalled)
     await handle.modify(*(handle.new("q", number) for number in range(100)))
-    hands = BulkEdit(handle, deleted, "deleted", force=False)
-    await hands.all_of("q")
-    assert hands.by == signal.SIGINT
-    assert hands.done == 30
+    edit = BulkEdit(handle, deleted, "deleted", force=False)
+    await edit.all_of("q")
+    assert edit.by == signal.SIGINT
+    assert edit.done == 30
     assert (await handle.queues())[0].size == 70
     await handle.aclose()

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from cli import tasks_shown
 from cli.command_line import CommandLine
 from cli.tasks_shown import claimed, lines
 
 tasks = tasks_shown.tasks
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def test_waiting_and_running_tasks_are_cancelled(

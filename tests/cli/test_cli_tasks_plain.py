@@ -88,8 +88,3 @@ async def test_what_a_worker_has_claimed_stays_but_by_force(
         for claim in claims:
             await claim.ack()
         assert await handle.tasks(queue) == []
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

@@ -21,11 +21,6 @@ tasks = tasks_shown.tasks
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def one(ran: Any) -> dict[str, Any]:
     [shown] = lines(ran)
     return shown

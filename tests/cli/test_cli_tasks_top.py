@@ -19,11 +19,6 @@ tasks = tasks_shown.tasks
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_running_tasks_with_their_progress(intervalq: CommandLine, tasks: Run) -> None:
     assert "no running tasks in sqlite:" in tasks("top").stdout
     async with Tasks(url(intervalq)) as handle:

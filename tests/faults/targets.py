@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import postgres_servers
 import servers
-from intervalq_stores.nats._errors import Server as NATSServer
+from intervalq_stores.nats._server import Server as NATSServer
 from servers import Server
 
 _ORDERLY: Final = 10
@@ -196,10 +196,10 @@ class NATSTarget(Target):
         from intervalq.errors import StoreUnavailable
 
         async def ask() -> None:
-            wire = NATSServer(self.url)
+            connection = NATSServer(self.url)
             with suppress(StoreUnavailable):  # it isn't there at the moment
-                await wire.ask(what)
-            await wire.close()
+                await connection.ask(what)
+            await connection.close()
 
         asyncio.run(ask())
 

@@ -22,11 +22,6 @@ EXPIRY: Final = 0.2
 BOUND: Final = 300 * SECOND
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @contextmanager
 def blocked(url: str, queue: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker's process, which is killed at the end."""

@@ -18,15 +18,10 @@ from faults.nats_cluster import Cluster, clustered
 from faults.needs import need_server
 from intervalq import errors
 from intervalq.tasks import Tasks
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 
 NOBODY_LEADS = 10008
 NO_PEERS = 10005
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -77,7 +72,7 @@ async def test_a_leader_is_waited_for_and_a_place_that_there_is_not_is_told_of(
             await anyio.to_thread.run_sync(node.stop)
         await until_nobody_leads(client)
         asks.clear()
-        monkeypatch.setattr(nats_errors, "WITHIN", 60.0)
+        monkeypatch.setattr(nats_server, "WITHIN", 60.0)
 
         async def insert(tasks: Tasks) -> None:
             done = False
@@ -115,7 +110,7 @@ async def test_three_replicas_wait_for_the_third_node(
             while await refusal(client) != NO_PEERS:
                 await anyio.sleep(0.05)
         asks.clear()
-        monkeypatch.setattr(nats_errors, "WITHIN", 90.0)
+        monkeypatch.setattr(nats_server, "WITHIN", 90.0)
         async with anyio.create_task_group() as group:
             group.start_soon(tasks.insert, "q", 1)
             with anyio.fail_after(90):

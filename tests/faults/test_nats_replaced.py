@@ -37,11 +37,6 @@ LAST = "Nats-Expected-Last-Subject-Sequence"
 PATIENCE = 30
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Raw:
     """A plain client, and one stream."""
 

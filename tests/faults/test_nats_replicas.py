@@ -26,11 +26,6 @@ EACH = 60
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def queue() -> str:
     return f"q.{secrets.token_hex(6)}"
 

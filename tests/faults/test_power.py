@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import servers
+from backends import both_backends
 from faults import power
 from faults.disk import Disk
 from faults.needs import need_fuse, need_server
@@ -15,6 +16,8 @@ from intervalq import IntervalQueue
 from intervalq.ledger.rules import Ended, Record
 from intervalq.ledger.store import open_ledger_store
 from intervalq.tasks import Tasks
+
+anyio_backend = both_backends
 
 AFTER = 20
 """Answers of each kind before a cut."""

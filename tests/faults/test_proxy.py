@@ -72,11 +72,6 @@ _DONE: Final = {Fault.RESET_ANSWER, Fault.END_ANSWER, Fault.CUT_ANSWER}
 FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["redis", "valkey", "postgres", "pgbouncer"])
 def server_url(request: pytest.FixtureRequest) -> str:
     """A server, and credentials that it accepts: a server without a password accepts any."""

@@ -14,11 +14,6 @@ from faults.proxy import Fault, proxied
 from intervalq import IntervalQueue
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["redis", "postgres"])
 def server_url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(f"{request.param}_url")

@@ -23,11 +23,6 @@ from intervalq_stores.redis import _pipeline as redis_pipeline
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["redis", "postgres", "pgbouncer"])
 def server_url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(f"{request.param}_url")

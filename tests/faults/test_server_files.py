@@ -21,11 +21,6 @@ from intervalq_stores._files.store import FileStore
 from small_disks import mounted
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["file", "sqlite"])
 def scheme(request: pytest.FixtureRequest) -> str:
     name: str = request.param

@@ -17,7 +17,7 @@ from intervalq._shard import listener
 from intervalq.errors import StoreFull
 from intervalq.rules import Advance, Hold, Settings
 from intervalq.store import Store
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats import queues as nats_queues
 from intervalq_stores.nats._queue import stream as nats_queue_stream
 from intervalq_stores.nats._queue.step import Full, Plain, entries
@@ -29,19 +29,14 @@ OwnServer = Callable[..., Server]
 LOG = "intervalq.log."
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
     """A function that sends requests to JetStream's API."""
-    wire = nats_errors.Server(url)
+    connection = nats_server.Server(url)
     try:
-        yield wire.ask
+        yield connection.ask
     finally:
-        await wire.close()
+        await connection.close()
 
 
 # --- what a queue works through ---------------------------------------------------------------------
@@ -85,7 +80,7 @@ async def remake(ask: Ask, name: str) -> None:
 async def memory(ask: Ask, name: str) -> None:
     made = await ask("STREAM.INFO.intervalq-log")
     await ask("STREAM.DELETE.intervalq-log")
-    with suppress(nats_errors.Refused):  # a shard was faster, and its log is a file again
+    with suppress(nats_server.Refused):  # a shard was faster, and its log is a file again
         await ask("STREAM.CREATE.intervalq-log", made["config"] | {"storage": "memory"})
 
 
@@ -167,7 +162,7 @@ async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytes
 
     Entries are counted, not unused slots, of which a busy machine may leave any number.
     """
-    monkeypatch.setattr(nats_errors, "_AGAIN", 0.05)
+    monkeypatch.setattr(nats_server, "_AGAIN", 0.05)
     sent, append = 0, History.append
 
     async def counted(history: History, token: str, step: Plain | Full, increment: int) -> Any:
@@ -208,12 +203,12 @@ async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -
     settings.write_text("jetstream { max_file_store: 2MB }\n")
     server = own_nats("-c", str(settings))
     async with asking(server.url) as ask, working([server.url] * 2) as work:
-        wire = nats_errors.Server(server.url)
+        connection = nats_server.Server(server.url)
         await ask("STREAM.CREATE.filler", {"name": "filler", "subjects": ["filler"], "storage": "file"})
 
         async def fill(size: int) -> None:
             while True:
-                await wire.publish("filler", {}, b"x" * size)
+                await connection.publish("filler", {}, b"x" * size)
 
         for size in (20_000, 1):
             with pytest.raises(StoreFull):
@@ -227,7 +222,7 @@ async def test_the_server_has_no_room_left(own_nats: OwnServer, tmp_path: Any) -
         await work.stop()
         work.check()
         await store.aclose()
-        await wire.close()
+        await connection.close()
 
 
 @pytest.mark.parametrize("fault", [Fault.SWALLOW, Fault.REFUSE])
@@ -235,7 +230,7 @@ async def test_a_wake_up_that_gets_lost_costs_a_question(
     nats_url: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "_PATIENCE", {True: 200_000, False: 100_000})
-    monkeypatch.setattr(nats_errors, "_AGAIN", 0.1)
+    monkeypatch.setattr(nats_server, "_AGAIN", 0.1)
     async with proxied(nats_url) as bad, working([bad.url, nats_url]) as work:
         await work.handles[1].pause()
         while not all(handle._shard().conversation._parked.is_on for handle in work.handles):

@@ -22,7 +22,7 @@ from anyio.lowlevel import checkpoint
 from faults.proxy import Fault, Proxy, proxied
 from intervalq import errors
 from intervalq.tasks import Claim, Tasks
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats._names import encoded
 from intervalq_stores.nats._task.message import STREAM
 from intervalq_stores.nats.tasks import NATSTaskStore
@@ -48,11 +48,6 @@ async def main():
 
 anyio.run(main)
 """
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -217,7 +212,7 @@ def conditional(proxy: Proxy) -> int:
 
 
 def within(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr(nats_errors, "WITHIN", seconds)
+    monkeypatch.setattr(nats_server, "WITHIN", seconds)
 
 
 @pytest.mark.parametrize("key", [None, "key"])

@@ -22,23 +22,12 @@ from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres.queues import PostgresStore
 from servers import Server
 from small_disks import mounted
+from stores import postgres_sessions
+
+url = postgres_sessions.url
 
 MINE = "from pg_stat_activity where datname = current_database() and application_name = 'intervalq'"
 TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    """The URL of a database for one test."""
-    name = f"intervalq_{secrets.token_hex(6)}"
-    sql(postgres_url, f"create database {name}")
-    yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-    sql(postgres_url, f"drop database {name} with (force)")
 
 
 def sql(url: str, *statements: str) -> list[tuple[Any, ...]]:

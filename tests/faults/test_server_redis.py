@@ -22,11 +22,6 @@ from small_disks import mounted
 OwnServer = Callable[..., Server]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["redis", "valkey"])
 def own(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
     """A function that starts a Redis or Valkey for one test, which may break it."""

@@ -1,4 +1,4 @@
-"""Fixtures for tests of NATS; other kinds of stores have their own under some of these names."""
+"""The event loop of these tests, and fixtures for NATS; other stores have theirs under the same names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import pytest
 
 from intervalq.tasks import Tasks
 from stores.nats_plain_client import PlainClient
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Drivers of servers need asyncio; tests of files run on both, see `backends`."""
+    return "asyncio"
 
 
 @pytest.fixture

@@ -30,11 +30,6 @@ HUGE = 2**63 - 1
 JSONS = [json.dumps(EVIL), f'"{EVIL}"', EVIL, "[" * 100_000, "", "9" * 5_000, "1e999", "NaN", "{}{}"]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def used(url: str, queue: str) -> None:
     """Use tasks in all the ways in which people and workers do."""
     tasks = Tasks(url)

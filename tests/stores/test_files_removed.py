@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from backends import both_backends
 from databases import TAKING
 from file_processes import line, process
 from intervalq.errors import StoreUnavailable
@@ -25,6 +26,8 @@ from intervalq_stores.json.queues import JSONFileStore
 from intervalq_stores.sqlite.ledgers import SQLiteLedgerStore
 from intervalq_stores.sqlite.queues import SQLiteStore
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
+
+anyio_backend = both_backends
 
 INTERVAL = 1_000_000
 SETTINGS = Settings(interval=INTERVAL)

@@ -9,11 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
-from anyio.lowlevel import checkpoint
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import layouts
+from backends import both_backends
 from intervalq import rules
 from intervalq.errors import (
     CorruptState,
@@ -22,11 +22,17 @@ from intervalq.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Resume, Settings, State
+from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Settings, State
 from intervalq.store import open_store
 from intervalq.testing import StoreSuite
 from intervalq_stores._files import locked_file
 from intervalq_stores.json.queues import JSONFileStore
+from stores import file_stores
+from stores.file_stores import only_the_end_of_the_hold_wakes
+
+anyio_backend = both_backends
+path = file_stores.json_path
+store = file_stores.json_store
 
 EACH_SECOND = Settings(interval=1_000_000)
 TAKE = Advance(settings=EACH_SECOND, nonce="n", take=1)
@@ -36,16 +42,6 @@ class TestJSONFileStore(StoreSuite):
     @pytest.fixture
     def store_url(self, tmp_path: Path) -> str:
         return (tmp_path / "new folder" / "state.json").as_uri()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def store(path: Path) -> JSONFileStore:
-    return JSONFileStore(path.as_uri())
 
 
 def record(**changes: object) -> dict[str, object]:
@@ -294,32 +290,7 @@ async def test_a_path_below_a_file_is_unavailable(tmp_path: Path) -> None:
 async def test_only_the_end_of_the_hold_wakes(
     store: JSONFileStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store.apply("q", TAKE)
-    await store.apply("q", Hold())
-    woken = False
-
-    async def listen() -> None:
-        nonlocal woken
-        await wait()
-        woken = True
-
-    looks: list[str] = []
-    is_held = store._is_held
-
-    def look(queue: str) -> bool:
-        looks.append(queue)
-        return is_held(queue)
-
-    monkeypatch.setattr(store, "_is_held", look)
-    with anyio.fail_after(20):
-        async with store.wakeups("q") as wait, anyio.create_task_group() as group:
-            group.start_soon(listen)
-            await store.apply("other", TAKE)
-            while not looks:
-                await checkpoint()
-            assert not woken
-            await JSONFileStore(path.as_uri()).apply("q", Resume())
-    assert woken
+    await only_the_end_of_the_hold_wakes(store, JSONFileStore(path.as_uri()), monkeypatch)
 
 
 async def test_a_broken_file_wakes_so_that_the_step_after_says_it(store: JSONFileStore, path: Path) -> None:

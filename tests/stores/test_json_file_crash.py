@@ -13,25 +13,20 @@ from pathlib import Path
 import anyio
 import pytest
 
+from backends import both_backends
 from databases import refusal
 from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreUnavailable
-from intervalq.rules import Advance, Inspect, Settings, State
+from intervalq.rules import Inspect, State
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.json._queue_document import Document
 from intervalq_stores.json.queues import JSONFileStore
+from stores import file_stores
+from stores.file_stores import TAKE
 
-TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def store(path: Path) -> JSONFileStore:
-    return JSONFileStore(path.as_uri())
+anyio_backend = both_backends
+path = file_stores.json_path
+store = file_stores.json_store
 
 
 # --- the lock ---------------------------------------------------------------------------------------

@@ -7,28 +7,20 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from intervalq.errors import StoreFull, StoreReadOnly, StoreUnavailable
-from intervalq.rules import Advance, Command, Inspect, Settings
+from intervalq.rules import Inspect
 from intervalq_stores._files import locked_file
-from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.json.queues import JSONFileStore
 from small_disks import mounted
+from stores import file_stores
+from stores.file_stores import TAKE, outcomes_of_a_failing_write
 
-TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def store(path: Path) -> JSONFileStore:
-    return JSONFileStore(path.as_uri())
+anyio_backend = both_backends
+path = file_stores.json_path
+store = file_stores.json_store
 
 
 @pytest.fixture
@@ -91,23 +83,7 @@ async def test_any_failure_of_the_disk_leaves_the_old_state_whole(
 async def test_when_the_writing_fails_only_steps_that_changed_nothing_stand(
     store: JSONFileStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands: list[Command] = [Inspect(), TAKE, Inspect()]
-    outcomes: list[str] = []
-
-    async def attempt(command: Command) -> None:
-        try:
-            answer = await store.apply("q", command)
-        except StoreFull:
-            outcomes.append("full")
-        else:
-            outcomes.append("none" if answer.state is None else "some")
-
     monkeypatch.setattr(locked_file, "MAX_BYTES", 100)
-    async with anyio.create_task_group() as group:
-        with SharedFile(path, store.url).locked():
-            for number, command in enumerate(commands, 1):
-                group.start_soon(attempt, command)
-                while len(store._thread._jobs) < number:
-                    await checkpoint()
-    assert sorted(outcomes) == ["full", "full", "none"]  # the last one found what was not kept
+    outcomes = await outcomes_of_a_failing_write(store, path)
+    assert outcomes == ["full", "full", "none"]  # the last one found what was not kept
     assert not path.exists()

@@ -6,65 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from backends import both_backends
 from intervalq.errors import InsecurePath
-from intervalq.rules import Advance, Settings
 from intervalq_stores._files import advice as files_advice
 from intervalq_stores._files import locked_file
 from intervalq_stores.json.queues import JSONFileStore
+from stores import file_stores
+from stores.file_stores import PLANTED, TAKE, plant
 
-TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
+anyio_backend = both_backends
+path = file_stores.json_path
+store = file_stores.json_store
+
 PRECIOUS = '{"intervalq": 1, "queues": {}}'
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.json"
-
-
-@pytest.fixture
-def store(path: Path) -> JSONFileStore:
-    return JSONFileStore(path.as_uri())
-
-
 @pytest.mark.parametrize("name", ["state.json", "state.json.lock"])
-@pytest.mark.parametrize(
-    "what",
-    [
-        "link",
-        "dangling link",
-        "hard link",
-        "pipe",
-        "folder",
-        "anybody's",
-        "other's",
-    ],
-)
+@pytest.mark.parametrize("what", PLANTED)
 async def test_files_that_others_may_have_planted_are_refused(
     store: JSONFileStore, path: Path, name: str, what: str
 ) -> None:
-    planted = path.with_name(name)
-    precious = path.with_name("precious")
-    if what == "pipe":
-        os.mkfifo(planted)
-    elif what == "folder":
-        planted.mkdir()
-    else:
-        precious.write_text(PRECIOUS)
-        if what == "link":
-            planted.symlink_to(precious)
-        elif what == "dangling link":
-            planted.symlink_to(path.with_name("nothing"))
-        else:
-            planted.hardlink_to(precious)
-            if what != "hard link":
-                precious.unlink()
-            if what == "anybody's":
-                planted.chmod(0o606)
-            if what == "other's":
-                try:
-                    os.chown(planted, 12345, -1)
-                except PermissionError:
-                    pytest.skip("only root can give files away")
+    precious = plant(path.with_name(name), what, lambda file: file.write_text(PRECIOUS))
     with pytest.raises(InsecurePath, match=f"{name}'.*: |anybody may write"):
         await store.apply("q", TAKE)
     if precious.exists():

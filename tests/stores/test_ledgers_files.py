@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from databases import opened
 from intervalq.errors import CorruptState, InvalidName, InvalidOption, StoreError, StoreFull, VersionMismatch
 from intervalq.ledger.rules import Beat, Claim, Count, Drop, Ended, Expire, Look, Record, Verdict
@@ -22,6 +23,8 @@ from intervalq_stores.sqlite._ledger_rows import SWEPT
 from intervalq_stores.sqlite.ledgers import SQLiteLedgerStore
 from intervalq_stores.sqlite.queues import SQLiteStore
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
+
+anyio_backend = both_backends
 
 HOUR = 3_600_000_000
 ROW = Record("s", HOUR, (Ended("a", "1"),))

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
-import psycopg
 import pytest
 
 from intervalq.errors import StoreError, VersionMismatch
@@ -22,6 +20,10 @@ from intervalq.ledger.rules import (
     Verdict,
 )
 from intervalq_stores.postgres.ledgers import PostgresLedgerStore
+from stores import postgres_sessions
+from stores.postgres_sessions import sql
+
+url = postgres_sessions.url
 
 HOUR = 3_600_000_000
 ROW = Record("s", HOUR, (Ended("a", "1"), Ended("b", "2", failed=True)))
@@ -33,25 +35,9 @@ ENDING = """
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def url(empty_postgres_url: str) -> str:
-    return empty_postgres_url
-
-
-@pytest.fixture
 async def store(url: str) -> AsyncIterator[PostgresLedgerStore]:
     async with aclosing(PostgresLedgerStore(url)) as store:
         yield store
-
-
-def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 async def test_the_schema_is_made_once_more_when_it_is_gone_and_refused_when_it_is_newer(

@@ -30,11 +30,6 @@ ROW = Record("s", HOUR, (Ended("a", "1"),))
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[RedisLedgerStore]:
     async with aclosing(RedisLedgerStore(redis_url)) as store:
         yield store

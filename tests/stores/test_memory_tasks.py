@@ -7,12 +7,15 @@ import time
 
 import pytest
 
+from backends import both_backends
 from intervalq.tasks.rules import Begin, Count, Delete, Insert, Modify, Select, Session, Work
 from intervalq.tasks.store import open_task_store
 from intervalq.testing import TaskSuite, WakingTaskSuite
 from intervalq_stores.memory import tasks as module
 from intervalq_stores.memory._task_table import MemoryTable
 from intervalq_stores.memory.tasks import MemoryTaskStore
+
+anyio_backend = both_backends
 
 
 class TestMemoryTaskStore(TaskSuite, WakingTaskSuite):

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from backends import both_backends
 from intervalq import IntervalQueue
 from intervalq.errors import CorruptState
 from intervalq.tasks import Tasks
+
+anyio_backend = both_backends
 
 pytestmark = pytest.mark.anyio
 

@@ -48,11 +48,6 @@ from stores.nats_queues import (
 opened = nats_queues.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class TestNATSStore(StoreSuite):
     @pytest.fixture
     def store_url(self, nats_url: str) -> str:

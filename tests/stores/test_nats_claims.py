@@ -26,11 +26,6 @@ store = nats_sessions.store
 opened = nats_sessions.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("key", [None, "key"])
 @pytest.mark.parametrize("verb", ["change", "move", "delete", "follow-up"])

@@ -13,16 +13,11 @@ from nats import errors as driver
 
 from intervalq import errors
 from intervalq.tasks.rules import Begin, Insert, Modify, Session
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats._connection import Connection
 from intervalq_stores.nats._url import options_of
 from intervalq_stores.nats.tasks import NATSTaskStore
 from servers import Server
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def test_what_is_asked_after_the_end_fails_for_its_asker_only(nats_url: str) -> None:
@@ -79,7 +74,7 @@ async def test_who_may_not_insert_tasks_is_told_so_each_time(
         await store.apply(Begin(Session("s")))
         await store._stream.consumer("q")
         connection = await store._stream.connection()
-        monkeypatch.setattr(nats_errors, "WITHIN", 1.0)  # enough for a busy machine
+        monkeypatch.setattr(nats_server, "WITHIN", 1.0)  # enough for a busy machine
         for _ in range(2):
             with pytest.raises(errors.Unauthorized, match="allow it for this user"):
                 await store.apply(Modify(inserts=(Insert("q", "1", "a"),)))

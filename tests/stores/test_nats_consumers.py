@@ -16,18 +16,12 @@ from nats.aio.msg import Msg
 from intervalq import errors
 from intervalq.store import shown_url
 from intervalq.tasks import Claim, Tasks
-from intervalq_stores.nats._errors import Server as StoreServer
 from intervalq_stores.nats._names import encoded
+from intervalq_stores.nats._server import Server as StoreServer
 from intervalq_stores.nats._task.message import STREAM
 from intervalq_stores.nats._url import made_by, options_of
 from servers import Server
 from stores.nats_plain_client import PATIENCE, PlainClient
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
 
 # --- limits -----------------------------------------------------------------------------------------
 

@@ -26,11 +26,6 @@ from stores.nats_sessions import Open, begun, claim, done, ids_in, inserts, sett
 opened = nats_sessions.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def before_moves(monkeypatch: pytest.MonkeyPatch, do: Callable[[str], Any]) -> None:
     """Call a function before each settlement that takes more than an acknowledgement."""
     move = Holdings._move

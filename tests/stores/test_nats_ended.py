@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
@@ -10,19 +9,15 @@ import anyio
 import pytest
 
 from intervalq.tasks import Tasks
-from intervalq.tasks.rules import SECOND, Begin, Change, Delete, Insert, Modify, Row, Session, Work
+from intervalq.tasks.rules import Change, Delete, Insert, Modify, Row, Work
 from intervalq_stores.nats._task.message import PREFIX, token_of
 from intervalq_stores.nats._task.stream import Stream
 from intervalq_stores.nats.tasks import NATSTaskStore
 from servers import Server
+from stores.nats_sessions import begun
 
 EACH = 10
 KINDS = [f"{PREFIX}.w.>", f"{PREFIX}.k.>"]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -30,12 +25,6 @@ async def stores(nats_url: str) -> AsyncIterator[tuple[NATSTaskStore, NATSTaskSt
     """Stores as if in two processes."""
     async with aclosing(NATSTaskStore(nats_url)) as one, aclosing(NATSTaskStore(nats_url)) as two:
         yield one, two
-
-
-async def begun(store: NATSTaskStore, expiry: int = 60 * SECOND) -> str:
-    session = secrets.token_hex(8)
-    await store.apply(Begin(Session(session, expiry=expiry)))
-    return session
 
 
 async def test_what_was_settled_does_not_come_back_when_the_server_is_killed(

@@ -24,7 +24,7 @@ from intervalq.rules import (
     Slot,
 )
 from intervalq_stores.nats._client import QuickMsg, status
-from intervalq_stores.nats._queue import entry as wire
+from intervalq_stores.nats._queue import entry as entries
 from intervalq_stores.nats._queue.entry import Broken, Newer
 from intervalq_stores.nats._queue.step import (
     ONE,
@@ -72,7 +72,7 @@ def message(step: Plain | Full, **headers: str) -> Msg:
             "Nats-Incr": f"+{more}",
             "Nats-Sequence": "12",
             "Nats-Time-Stamp": "2026-11-22T01:50:59.957937789Z",
-            wire.STEP: wire.written(step),
+            entries.STEP: entries.written(step),
             **headers,
         },
     )
@@ -82,10 +82,10 @@ def message(step: Plain | Full, **headers: str) -> Msg:
 @pytest.mark.parametrize(("now", "reset"), [(None, False), (-5, True)])
 def test_entries_come_back_as_they_were(command: Command, now: int | None, reset: bool) -> None:
     step = Full(command, now, reset)
-    text = wire.written(step)
+    text = entries.written(step)
     assert "\n" not in text
     assert len(text) < 60_000
-    entry = wire.entry(message(step))
+    entry = entries.entry(message(step))
     assert entry == Entry(12, 1_795_312_259_957_937, fingerprint(5), fingerprint(5) + 99, step)
 
 
@@ -93,7 +93,7 @@ def quick(step: Plain | Full, *, order: str = "") -> QuickMsg:
     """As it arrives from the server; with `order`, a header of another client comes before the command."""
     slow = message(step)
     assert slow.headers is not None
-    names = ["Nats-Incr", *order.split(), wire.STEP]
+    names = ["Nats-Incr", *order.split(), entries.STEP]
     lines = [f"{name}: {slow.headers.get(name, 'x')}" for name in names]
     lines += ["Nats-Stream: s", "Nats-Subject: a.b", "Nats-Sequence: 12"]
     lines += [f"Nats-Time-Stamp: {slow.headers['Nats-Time-Stamp']}", "Nats-Num-Pending: 3", "", ""]
@@ -103,11 +103,11 @@ def quick(step: Plain | Full, *, order: str = "") -> QuickMsg:
 def test_quick_and_slow_reading_give_the_same() -> None:
     steps: list[Plain | Full] = [Full(command, NOW, True) for command in COMMANDS]
     for step in (*steps, Plain(NOW, 2, 0, "g", (Slot(1, -2),))):
-        slow = wire.entry(message(step))
+        slow = entries.entry(message(step))
         for order in ("", "Nats-Msg-Id", "Nats-Msg-Id Theirs"):
             found = quick(step, order=order)
-            assert wire.entry(found) == slow
-            assert wire.entry(Msg(Client(), data=found.data, headers=found.headers)) == slow
+            assert entries.entry(found) == slow
+            assert entries.entry(Msg(Client(), data=found.data, headers=found.headers)) == slow
 
 
 def test_what_the_server_says_in_the_place_of_a_message() -> None:
@@ -132,7 +132,7 @@ def test_plain_entries_come_back_as_they_were() -> None:
         Plain(None, 3, 0, "g", ()),
         Plain(NOW, 3, 50, "g", (Slot(3, 4),), 70, 3, 20),
     ):
-        assert wire.entry(message(step)).step == step
+        assert entries.entry(message(step)).step == step
 
 
 @pytest.mark.parametrize(
@@ -166,15 +166,15 @@ def test_plain_entries_come_back_as_they_were() -> None:
 )
 def test_what_was_not_written_here_is_told(text: str) -> None:
     with pytest.raises(Broken):
-        wire.entry(message(Full(Hold(), None, False), **{wire.STEP: text}))
+        entries.entry(message(Full(Hold(), None, False), **{entries.STEP: text}))
 
 
 @pytest.mark.parametrize("slot", ["[1]", "[1,2,3,'4']", '[1,"2"]', "[1,2,true]", "7"])
 def test_broken_slots(slot: str) -> None:
     step = Plain(2, 1, 0, None, ())
-    assert wire.entry(message(step)).step == step
+    assert entries.entry(message(step)).step == step
     with pytest.raises(Broken):
-        wire.entry(message(step, **{wire.STEP: f"[2,2,1,0,null,[{slot}]]"}))
+        entries.entry(message(step, **{entries.STEP: f"[2,2,1,0,null,[{slot}]]"}))
 
 
 def test_broken_messages() -> None:
@@ -185,20 +185,20 @@ def test_broken_messages() -> None:
             Client(), data=whole.data, headers={k: v for k, v in whole.headers.items() if k != name}
         )
         with pytest.raises(Broken):
-            wire.entry(lacking)
+            entries.entry(lacking)
     for increment_ in ("+1", "x", str(2 * ONE)):
         with pytest.raises(Broken):
-            wire.entry(message(Full(Hold(), None, False), **{"Nats-Incr": increment_}))
+            entries.entry(message(Full(Hold(), None, False), **{"Nats-Incr": increment_}))
     for data in (b"", b"{}", b'{"val":"x"}', b"7"):
         with pytest.raises(Broken):
-            wire.entry(Msg(Client(), data=data, headers=whole.headers))
-    assert wire.entry(Msg(Client(), data=b'{ "val" : "5" }', headers=whole.headers)).value == 5
+            entries.entry(Msg(Client(), data=data, headers=whole.headers))
+    assert entries.entry(Msg(Client(), data=b'{ "val" : "5" }', headers=whole.headers)).value == 5
 
 
 def test_newer_entries() -> None:
     for text in ('[6,"new"]', '{"v":6}'):
         with pytest.raises(Newer):
-            wire.entry(message(Full(Hold(), None, False), **{wire.STEP: text}))
+            entries.entry(message(Full(Hold(), None, False), **{entries.STEP: text}))
 
 
 def test_entries_have_the_oldest_layout_that_their_limits_need() -> None:
@@ -206,12 +206,12 @@ def test_entries_have_the_oldest_layout_that_their_limits_need() -> None:
     for limits, layout in (((sliding,), 3), ((sliding, fixed), 4)):
         for command in (Configure(limits=limits), Advance(settings=Settings(1, limits=limits), take=1)):
             step = Full(command, None, False)
-            text = wire.written(step)
+            text = entries.written(step)
             assert text.startswith(f'{{"v":{layout},')
-            assert wire.entry(message(step)).step == step
+            assert entries.entry(message(step)).step == step
             with pytest.raises(Broken):
-                wire.entry(message(step, **{wire.STEP: text.replace('"starts",0', '"starts"')}))
-    assert wire.written(Full(Configure(limits=()), None, False)).startswith('{"v":3,')
+                entries.entry(message(step, **{entries.STEP: text.replace('"starts",0', '"starts"')}))
+    assert entries.written(Full(Configure(limits=()), None, False)).startswith('{"v":3,')
 
 
 def test_entries_about_automatic_intervals_have_layout_5() -> None:
@@ -223,30 +223,30 @@ def test_entries_about_automatic_intervals_have_layout_5() -> None:
         Hold(generation="g", length=5, refusal=Refusal(3, 9)),
     ):
         step = Full(command, None, False)
-        assert wire.written(step).startswith('{"v":5,')
-        assert wire.entry(message(step)).step == step
-    assert wire.written(Full(Hold(), None, False)).startswith('{"v":2,')
+        assert entries.written(step).startswith('{"v":5,')
+        assert entries.entry(message(step)).step == step
+    assert entries.written(Full(Hold(), None, False)).startswith('{"v":2,')
 
 
 def test_entries_of_layout_1_are_understood() -> None:
     asked = Advance(generation="g", take=2, slots=(Slot(3, 5),), high_water_mark=Mark(9, 7), notice=4)
     text = '{"v":1,"op":"advance","generation":"g","slots":[[3,5]],"take":2,"notice":4,"mark":[9,7]}'
     step = Full(asked, None, False)
-    assert wire.entry(message(step, **{wire.STEP: text})).step == step
+    assert entries.entry(message(step, **{entries.STEP: text})).step == step
     with pytest.raises(Broken):
-        wire.entry(message(step, **{wire.STEP: text.replace('"v":1', '"v":2')}))
+        entries.entry(message(step, **{entries.STEP: text.replace('"v":1', '"v":2')}))
     old = Plain(NOW, 2, 5, "g", (Slot(3, 5),))
     text = f'[1,{NOW},2,5,"g",[[3,5]]]'
-    assert wire.entry(message(old, **{wire.STEP: text})).step == old
-    assert wire.written(old) == f'[2,{NOW},2,5,"g",[[3,5]],null]'
+    assert entries.entry(message(old, **{entries.STEP: text})).step == old
+    assert entries.written(old) == f'[2,{NOW},2,5,"g",[[3,5]],null]'
 
 
 def test_what_may_end_a_hold_wakes() -> None:
-    ends = [wire.ends_hold(wire.written(Full(command, None, False))) for command in COMMANDS[:8]]
+    ends = [entries.ends_hold(entries.written(Full(command, None, False))) for command in COMMANDS[:8]]
     assert ends == [False, False, True, True, True, False, True, True]
-    assert wire.ends_hold(wire.written(Full(TAKE, None, True)))
-    for text in ("", "{", "[1]", wire.written(Plain(1, 1, 1, "g", ()))):
-        assert not wire.ends_hold(text)
+    assert entries.ends_hold(entries.written(Full(TAKE, None, True)))
+    for text in ("", "{", "[1]", entries.written(Plain(1, 1, 1, "g", ()))):
+        assert not entries.ends_hold(text)
 
 
 @pytest.mark.parametrize(
@@ -259,4 +259,4 @@ def test_what_may_end_a_hold_wakes() -> None:
     ],
 )
 def test_times(stamp: str, micros: int) -> None:
-    assert wire.micros(stamp) == micros
+    assert entries.micros(stamp) == micros

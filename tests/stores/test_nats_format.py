@@ -24,11 +24,6 @@ README = (Path(__file__).parents[2] / "stores" / "README.md").read_text()
 STREAM = "intervalq-tasks"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Raw:
     """A program without intervalq."""
 

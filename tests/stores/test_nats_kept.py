@@ -22,7 +22,7 @@ from intervalq.rules import (
     Settings,
     Slot,
 )
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats._queue.log import fold
 from intervalq_stores.nats._queue.step import BEGIN, ONE
 from servers import Server
@@ -41,11 +41,6 @@ from stores.nats_queues import (
 )
 
 opened = nats_queues.opened
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def test_a_backlog_costs_one_message_a_command(nats_url: str, opened: Open) -> None:
@@ -93,7 +88,7 @@ async def test_a_lost_acknowledgement_is_asked_for_again(
     nats_url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has stored the command, and says so when it is sent again: it is done once."""
-    monkeypatch.setattr(nats_errors, "_AGAIN", 0.05)
+    monkeypatch.setattr(nats_server, "_AGAIN", 0.05)
     queue = fresh()
     async with proxied(nats_url) as proxy:
         store = opened(proxy.url)
@@ -122,7 +117,7 @@ async def test_no_answer_at_all(nats_url: str, opened: Open, monkeypatch: pytest
         for command in (take(), Inspect(), Hold()):
             await proxy.begin(Fault.BLACK_HOLE)
             with monkeypatch.context() as soon:
-                soon.setattr(nats_errors, "WITHIN", 0.1)
+                soon.setattr(nats_server, "WITHIN", 0.1)
                 with pytest.raises(errors.StoreTimeout):
                     await store.apply(queue, command, NOW)
             await proxy.heal()
@@ -135,7 +130,7 @@ async def test_a_message_that_comes_again_after_the_server_forgot_it(
     own_nats: Callable[..., Server], opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the window for duplicates is shorter than the patience, slots go unused, but none is used twice."""
-    monkeypatch.setattr(nats_errors, "_AGAIN", 0.3)
+    monkeypatch.setattr(nats_server, "_AGAIN", 0.3)
     server = own_nats()
     store = opened(server.url)
     made = await history(store).streams()

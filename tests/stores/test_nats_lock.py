@@ -16,7 +16,7 @@ from intervalq import errors
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import SECOND
 from intervalq.tasks.store import Lock
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats import locks as nats_locks
 from intervalq_stores.nats.tasks import NATSTaskStore
 
@@ -33,11 +33,6 @@ async def main():
 
 anyio.run(main)
 """
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -217,7 +212,7 @@ async def test_an_answer_that_was_lost_is_no_lock_that_is_lost(
         there = 0
         while not there:  # on a busy machine it may time out before it is sent
             with monkeypatch.context() as soon:
-                soon.setattr(nats_errors, "WITHIN", 0.2)  # others may take as long as they do
+                soon.setattr(nats_server, "WITHIN", 0.2)  # others may take as long as they do
                 with pytest.raises(errors.StoreTimeout):
                     await lock.acquire()
             there, _ = await direct._stream.last(lock._subject)

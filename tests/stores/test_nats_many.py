@@ -14,7 +14,7 @@ import pytest
 from faults.proxy import Fault, Proxy, proxied
 from intervalq.rules import Advance, Answer, Settings
 from intervalq.store import stopwatch
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats import queues as nats_queues
 from intervalq_stores.nats.queues import NATSStore
 
@@ -22,11 +22,6 @@ LIMIT = 0.05
 """Seconds that a command may take, in a test where that passes before its turn."""
 
 NEW = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -60,7 +55,7 @@ async def test_commands_of_many_queues_are_in_flight_together(
 ) -> None:
     """Answers are delayed until all commands have arrived at the server, however long that takes."""
     for limit in ("WITHIN", "_AGAIN"):
-        monkeypatch.setattr(nats_errors, limit, 60)
+        monkeypatch.setattr(nats_server, limit, 60)
     queues = some(100)
     async with aclosing(NATSStore(proxy.url)) as store:
         assert await tickets(store, queues) == [1] * 100
@@ -89,12 +84,12 @@ async def test_the_time_limit_begins_when_a_command_has_its_turn(
     one, two = some(2)
     async with aclosing(NATSStore(proxy.url)) as store:
         await tickets(store, [one])
-        monkeypatch.setattr(nats_errors, "WITHIN", 60)
+        monkeypatch.setattr(nats_server, "WITHIN", 60)
         await proxy.begin(Fault.HOLD_ANSWERS)
         held = asyncio.create_task(tickets(store, [one]))
         await proxy.until(lambda: proxy.hits == 1)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(nats_errors, "WITHIN", LIMIT)
+            patch.setattr(nats_server, "WITHIN", LIMIT)
             waiting = asyncio.create_task(tickets(store, [two]))
             await anyio.wait_all_tasks_blocked()
         over = stopwatch() + 2 * LIMIT * 1e6

@@ -23,11 +23,6 @@ store = nats_sessions.store
 opened = nats_sessions.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def nothing(*_: object) -> Any:
     return 0, None
 

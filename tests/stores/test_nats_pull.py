@@ -24,11 +24,6 @@ from intervalq_stores.nats.tasks import NATSTaskStore
 from stores.nats_plain_client import PATIENCE, PlainClient
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def subscriptions(proxy: Proxy) -> int:
     return sum(len(re.findall(rb"^SUB ", data, re.MULTILINE)) for _, data in proxy.asked)
 

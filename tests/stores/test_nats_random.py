@@ -32,11 +32,6 @@ store = nats_sessions.store
 opened = nats_sessions.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass
 class Model:
     """The expected state: tasks by place, who has claimed which, and the order of each key's tasks."""

@@ -31,11 +31,6 @@ store = nats_sessions.store
 opened = nats_sessions.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def asked(url: str, verb: str, body: object = None) -> Any:
     """The server's answer to a client without intervalq."""
     client = await nats.connect(url)

@@ -30,11 +30,6 @@ store = nats_sessions.store
 opened = nats_sessions.opened
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class TestNATSTaskStore(TaskSuite):
     left_out = (WakingTaskSuite,)  # a wake-up brings the task
     counts_versions = False  # versions are the stream's sequences
@@ -65,7 +60,7 @@ class TestNATSTaskStore(TaskSuite):
     # Tasks behind another can't be named there.
     test_an_inbox_has_room_for_those_that_went_from_its_middle = None  # type: ignore[assignment]
     # A limit is that of the queue, not of the consumer.
-    test_sessions_of_a_consumer_hold_no_more_than_they_may = None  # type: ignore[assignment]
+    test_sessions_of_a_consumer_hold_no_more_than_they_may = None
     # Each session lapses by itself.
     test_a_lapsed_session_is_removed_once = None  # type: ignore[assignment]
 

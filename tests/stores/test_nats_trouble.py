@@ -23,7 +23,7 @@ from intervalq.rules import (
     Settings,
     Slot,
 )
-from intervalq_stores.nats import _errors as nats_errors
+from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats._queue.log import fold
 from intervalq_stores.nats._queue.step import BEGIN, GRANTING, ONE, fingerprint
 from intervalq_stores.nats.queues import NATSStore
@@ -44,11 +44,6 @@ from stores.nats_queues import (
 )
 
 opened = nats_queues.opened
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def by_hand(step: str, increment: int = ONE) -> dict[str, str]:
@@ -163,8 +158,8 @@ async def test_an_acknowledgement_without_a_count(
     store = opened(nats_url)
     await store.apply("q", Inspect())
 
-    async def uncounted(*_: Any) -> nats_errors.Stored:
-        return nats_errors.Stored(1, None, False, 0, 0)
+    async def uncounted(*_: Any) -> nats_server.Stored:
+        return nats_server.Stored(1, None, False, 0, 0)
 
     monkeypatch.setattr(history(store).server, "publish", uncounted)
     with pytest.raises(errors.UnsupportedOperation, match=re.escape("2.14 or newer")):
@@ -238,7 +233,7 @@ async def test_rights(
         async with listener.wakeups("q"):
             pytest.fail("the subject isn't allowed")
     assert (await listener.apply("q", take(), NOW)).count == 1
-    monkeypatch.setattr(nats_errors, "WITHIN", 2.0)  # a busy machine has to connect within that time
+    monkeypatch.setattr(nats_server, "WITHIN", 2.0)  # a busy machine has to connect within that time
     with pytest.raises(errors.Unauthorized, match="allow it for this user"):
         await writer.apply("q", take(), NOW)
 
@@ -327,12 +322,12 @@ async def test_advice(own_nats: Callable[..., Server], opened: Open) -> None:
     assert [level for level, _ in found] == ["ok", "warning", "warning"]
     assert re.search(r"NATS 2\.\d+", found[0][1])
     assert "sync_interval" in found[1][1]
-    wire, made = history(store).server, await history(store).streams()
+    connection, made = history(store).server, await history(store).streams()
     for stream in made:
-        await wire.ask(f"STREAM.DELETE.{stream['name']}")
+        await connection.ask(f"STREAM.DELETE.{stream['name']}")
     for stream in made:
         limits = {"storage": "memory", "max_bytes": 10**6, "max_msgs_per_subject": 1}
-        await wire.ask(f"STREAM.CREATE.{stream['name']}", stream | limits)
+        await connection.ask(f"STREAM.CREATE.{stream['name']}", stream | limits)
     found = (await store.advice())[safety:]
     assert [level for level, _ in found] == ["ok", "warning", "warning", "error", "warning", "warning"]
     assert "in memory" in found[1][1]

@@ -19,11 +19,6 @@ from stores.nats_plain_client import PATIENCE, PlainClient
 EACH = 100
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_of_several_queues_one_call_gets_no_more_than_it_asked_for(
     tasks: Tasks, others: Tasks, queue: str
 ) -> None:

@@ -3,16 +3,10 @@ from __future__ import annotations
 import secrets
 
 import anyio
-import pytest
 
 from intervalq.tasks import Claim, Tasks
 
 EACH = 8
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def test_each_function_gets_the_tasks_of_its_own_queue(nats_url: str) -> None:

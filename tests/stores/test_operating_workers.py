@@ -16,11 +16,6 @@ STORES = ("sqlite", "redis", "valkey", "redis_cluster", "postgres", "pgbouncer",
 PATIENCE = 60
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request.param, request, tmp_path)

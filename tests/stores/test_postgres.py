@@ -68,11 +68,6 @@ class TestThroughPgBouncer(StoreSuite):
                 assert shared.execute("select count(*) from pg_listening_channels()").fetchone() == (0,)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_every_step_is_a_hot_update(url: str) -> None:
     async with aclosing(PostgresStore(url)) as store:
         for turn in range(300):

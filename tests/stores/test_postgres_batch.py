@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import anyio
 import anyio.lowlevel
@@ -20,6 +19,10 @@ from intervalq.rules import Advance, Answer, Configure, Inspect, Settings
 from intervalq.store import stopwatch
 from intervalq_stores.postgres import queues as postgres_queues
 from intervalq_stores.postgres.queues import PostgresStore
+from stores import postgres_sessions
+from stores.postgres_sessions import sql
+
+url = postgres_sessions.url
 
 SECOND = Settings(interval=1_000_000)
 NEW = Advance(settings=SECOND, nonce="n", take=1)
@@ -27,20 +30,6 @@ NEW = Advance(settings=SECOND, nonce="n", take=1)
 
 LIMIT = 0.05
 """Seconds that a statement may take, in a test where that passes before its turn."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    """The URL of a database for one test."""
-    name = f"intervalq_{secrets.token_hex(6)}"
-    sql(postgres_url, f"create database {name}")
-    yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-    sql(postgres_url, f"drop database {name} with (force)")
 
 
 @pytest.fixture(params=["url", "pgbouncer_url"])
@@ -57,14 +46,6 @@ async def store(proxy: Proxy) -> AsyncIterator[PostgresStore]:
         await store.apply("first", Inspect())
         proxy.asked.clear()
         yield store
-
-
-def sql(url: str, *statements: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute("select")
-        for statement in statements:
-            cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 def some(count: int) -> list[str]:
@@ -159,12 +140,9 @@ async def test_a_record_that_fails_leaves_the_others_of_its_statement_alone(url:
     queues = sorted(some(60))
     async with proxied(url) as proxy, aclosing(PostgresStore(proxy.url)) as store:
         await outcomes(store, queues)
-        sql(
-            url,
-            f"update intervalq.queues set generation = '' where name = '{queues[7]}'",
-            f"update intervalq.queues set version = 9 where name = '{queues[0]}'",
-            "alter function intervalq.apply set lock_timeout = '50ms'",
-        )
+        sql(url, f"update intervalq.queues set generation = '' where name = '{queues[7]}'")
+        sql(url, f"update intervalq.queues set version = 9 where name = '{queues[0]}'")
+        sql(url, "alter function intervalq.apply set lock_timeout = '50ms'")
         proxy.asked.clear()
         with psycopg.connect(url) as other:
             other.execute("select 1 from intervalq.queues where name = %s for update", [queues[59]])

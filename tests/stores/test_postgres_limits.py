@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import chain
 from random import Random
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-import psycopg
 import pytest
 
 from intervalq import errors, rules
@@ -31,29 +26,13 @@ from intervalq.rules import (
 from intervalq.testing import CommandSource
 from intervalq_stores.postgres import queues as postgres_queues
 from intervalq_stores.postgres.queues import PostgresStore
+from stores import postgres_sessions
+from stores.postgres_sessions import sql
+
+url = postgres_sessions.url
 
 LIMITED = Settings(interval=1_000, limits=(Limit(100, 64_000), Limit(50, 640_000, "\u00e4\U0001d11e", 7)))
 NEW = Advance(settings=LIMITED, nonce="n", take=3, units=((1, 2), (1,), ()))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    """The URL of a database without a schema."""
-    name = f"intervalq_{secrets.token_hex(6)}"
-    sql(postgres_url, f"create database {name}")
-    yield urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
-    sql(postgres_url, f"drop database {name} with (force)")
-
-
-def sql(url: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode(), values or None)
-        return cursor.fetchall() if cursor.description else []
 
 
 # --- layouts ----------------------------------------------------------------------------------------

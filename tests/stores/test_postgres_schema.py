@@ -27,11 +27,6 @@ NEW = Advance(settings=SECOND, nonce="n", take=1)
 url = postgres_sessions.url
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_many_make_the_schema_at_the_same_moment(url: str) -> None:
     tickets: list[int] = []
 

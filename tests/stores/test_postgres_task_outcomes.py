@@ -29,11 +29,6 @@ store = postgres_sessions.store
 START = 12_345 * DAY
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def done(store: PostgresTaskStore, id_: str, keep_for: int, now: int, *, begins: int = 2) -> None:
     """Do a task that is kept for this time."""
     await store.apply(Begin(Session("s", "host", 7, expiry=1000 * DAY)), now)

@@ -33,11 +33,6 @@ url = postgres_sessions.url
 store = postgres_sessions.store
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class TestPostgresTaskStore(TaskSuite, TransactionalTaskSuite, WakingTaskSuite, RangingTaskSuite):
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:

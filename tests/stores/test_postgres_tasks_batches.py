@@ -18,11 +18,6 @@ store = postgres_sessions.store
 SNAPSHOTS = pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def _batch(last: str, *parts: str, more: tuple[Insert, ...] = ()) -> Modify:
     """Parts in queue `q`, and more of them, and a follow-up in `then`."""
     inserts = (*(Insert("q", "0", part, follow_up=last) for part in parts), *more)

@@ -15,18 +15,11 @@ from anyio.lowlevel import checkpoint
 from intervalq.errors import StoreUnavailable
 from intervalq.tasks.rules import SECOND, Begin, Delete, Insert, Modify, Row, Select, Session, Work
 from intervalq_stores.postgres.tasks import PostgresTaskStore
+from stores import postgres_sessions
+
+url = postgres_sessions.url
 
 LONG: Final = 8_000
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def url(empty_postgres_url: str) -> str:
-    return empty_postgres_url
 
 
 @pytest.fixture

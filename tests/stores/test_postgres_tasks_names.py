@@ -16,18 +16,12 @@ import pytest
 from intervalq.errors import TransactionConflict
 from intervalq.tasks.rules import SECOND, Beat, Begin, End, Finished, Select, Session, Work, Worked
 from intervalq_stores.postgres.tasks import PostgresTaskStore
+from stores import postgres_sessions
+from stores.postgres_sessions import sql
+
+url = postgres_sessions.url
 
 LEFT: Final = "select (select count(*) from intervalq.heads), (select count(*) from intervalq.floors)"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def url(empty_postgres_url: str) -> str:
-    return empty_postgres_url
 
 
 @pytest.fixture
@@ -35,12 +29,6 @@ async def store(url: str) -> AsyncIterator[PostgresTaskStore]:
     async with aclosing(PostgresTaskStore(url)) as store:
         await store.apply(Begin(Session("s", expiry=1_000_000 * SECOND)))
         yield store
-
-
-def _sql(url: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode(), values or None)
-        return cursor.fetchall() if cursor.description else []
 
 
 async def _until(condition: Callable[[], object]) -> None:
@@ -75,10 +63,10 @@ async def test_nothing_is_left_of_names_that_were_used_once(url: str, store: Pos
     for number in range(30):
         await _drain(store, f"name{number}")
     await store.apply(Beat("s"))
-    assert _sql(url, LEFT) == [(0, 0)]
+    assert sql(url, LEFT) == [(0, 0)]
     await _drain(store, "name7")  # a name that is used again is like a new one
     await store.apply(Beat("s"))
-    assert _sql(url, LEFT) == [(0, 0)]
+    assert sql(url, LEFT) == [(0, 0)]
 
 
 async def test_nor_of_those_that_were_swept_while_somebody_worked(url: str, store: PostgresTaskStore) -> None:
@@ -91,10 +79,10 @@ async def test_nor_of_those_that_were_swept_while_somebody_worked(url: str, stor
     await store.apply(Work("s", finished=_ranges(rest)))
     for second in (40, 50, 60):
         await store.apply(Beat("s"), second * SECOND)
-    assert _sql(url, LEFT) == [(16, 16)]
+    assert sql(url, LEFT) == [(16, 16)]
     await store.apply(Work("s", finished=_ranges(first)))
     await store.apply(Beat("s"), 70 * SECOND)
-    assert _sql(url, LEFT) == [(0, 0)]
+    assert sql(url, LEFT) == [(0, 0)]
 
 
 async def test_a_sweep_removes_some_and_the_next_ones_the_others(url: str, store: PostgresTaskStore) -> None:
@@ -103,7 +91,7 @@ async def test_a_sweep_removes_some_and_the_next_ones_the_others(url: str, store
     left = []
     for second in (10, 20):
         await store.apply(Beat("s"), second * SECOND)
-        left += [heads // 16 for heads, _ in _sql(url, LEFT)]
+        left += [heads // 16 for heads, _ in sql(url, LEFT)]
     assert left == [50, 0]
 
 
@@ -115,15 +103,15 @@ async def test_a_beat_does_not_look_at_queues_where_nothing_moves(url: str, stor
         worked = await store.apply(Work("s", queues=(f"name{number}",), limit=1))
         await store.apply(Work("s", finished=_ranges(worked)))
     moved = "select count(*) from intervalq.heads where moved"
-    assert _sql(url, moved) != [(0,)]
+    assert sql(url, moved) != [(0,)]
     for second in (10, 20, 30):
         await store.apply(Beat("s"), second * SECOND)
-    assert _sql(url, moved) == [(0,)]
+    assert sql(url, moved) == [(0,)]
     swept = "select max(swept) from intervalq.floors"
-    before = _sql(url, swept)
+    before = sql(url, swept)
     await store.apply(Beat("s"), 40 * SECOND)
-    assert _sql(url, swept) == before
-    assert _sql(url, "select count(*) from intervalq.heads") == [(40 * 16,)]
+    assert sql(url, swept) == before
+    assert sql(url, "select count(*) from intervalq.heads") == [(40 * 16,)]
 
 
 # --- races ------------------------------------------------------------------------------------------
@@ -137,7 +125,7 @@ async def test_nothing_is_removed_below_a_task_that_is_committed_late(
         await _drain(store, "q")
         for second in (10, 20):
             await store.apply(Beat("s"), second * SECOND)
-        assert _sql(url, LEFT) == [(16, 16)]
+        assert sql(url, LEFT) == [(16, 16)]
         late.commit()
     given: list[str] = []
     for second in (30, 40, 50):
@@ -163,14 +151,14 @@ async def test_nothing_is_removed_under_one_who_claims_or_finishes(
             await slow.apply(Work("s", finished=_ranges(worked)))
         for second in (10, 20):
             await store.apply(Beat("s"), second * SECOND)
-        assert _sql(url, LEFT) == [(16, 16)]
+        assert sql(url, LEFT) == [(16, 16)]
         assert _values(await _claim(store, "q")) == []
     assert _values(worked) == ["0"]
     assert _values(await _claim(store, "q")) == []
     if step == "claim":
         assert (await store.apply(Work("s", finished=_ranges(worked)))).lost_ranges == ()
     await store.apply(Beat("s"), 30 * SECOND)
-    assert _sql(url, LEFT) == [(0, 0)]
+    assert sql(url, LEFT) == [(0, 0)]
 
 
 async def test_nothing_is_removed_while_somebody_has_a_range_of_another_part(
@@ -182,10 +170,10 @@ async def test_nothing_is_removed_while_somebody_has_a_range_of_another_part(
     held = worked.ranges[0][0]
     done = tuple(Finished(one) for one, _ in worked.ranges[1:])
     await store.apply(Work("s", finished=done))
-    _sql(url, "delete from intervalq.plain where part = %s", held.part)  # as if it were committed late
+    sql(url, "delete from intervalq.plain where part = %s", held.part)  # as if it were committed late
     for second in (10, 20, 30):
         await store.apply(Beat("s"), second * SECOND)
-    assert _sql(url, LEFT) == [(16, 16)]
+    assert sql(url, LEFT) == [(16, 16)]
 
 
 async def test_a_task_that_comes_while_rows_are_removed_is_told_of(
@@ -197,10 +185,10 @@ async def test_a_task_that_comes_while_rows_are_removed_is_told_of(
         async with anyio.create_task_group() as group:
             group.start_soon(store.put, "q", ["3"])
             waits = "from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-            await _until(lambda: _sql(url, f"select 1 {waits} union all select 1 from intervalq.plain"))
+            await _until(lambda: sql(url, f"select 1 {waits} union all select 1 from intervalq.plain"))
             assert _values(await _claim(store, "q", idle=True)) == []
             beating.commit()
-    assert _sql(url, "select count(*) from intervalq.idle") == [(0,)]
+    assert sql(url, "select count(*) from intervalq.idle") == [(0,)]
     [row] = await store.apply(Select(session="s"))
     assert row.json == "3", "the idle session has it in hand"
 
@@ -234,7 +222,7 @@ async def test_many_who_use_few_names_get_each_task_once(url: str, store: Postgr
             for first in range(number, 240, 3):
                 await own.put(names[first % 2], [str(first)])
                 if first % 20 == number:
-                    await _until(lambda: _sql(url, LEFT)[0][0] < 32 or given.total() == 240)
+                    await _until(lambda: sql(url, LEFT)[0][0] < 32 or given.total() == 240)
                     removed.set()
 
     async def works(session: str) -> None:
@@ -255,4 +243,4 @@ async def test_many_who_use_few_names_get_each_task_once(url: str, store: Postgr
     assert removed.is_set()
     for second in (1, 2, 3):
         await store.apply(Beat("s"), (10**8 + second) * SECOND)
-    assert _sql(url, LEFT) == [(0, 0)]
+    assert sql(url, LEFT) == [(0, 0)]

@@ -26,16 +26,9 @@ from intervalq.tasks.rules import (
     Worked,
 )
 from intervalq_stores.postgres.tasks import PostgresTaskStore
+from stores import postgres_sessions
 
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def url(empty_postgres_url: str) -> str:
-    return empty_postgres_url
+url = postgres_sessions.url
 
 
 @pytest.fixture

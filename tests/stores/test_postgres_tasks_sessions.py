@@ -36,11 +36,6 @@ url = postgres_sessions.url
 store = postgres_sessions.store
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def _once(watch: Callable[[float], Awaitable[Watched]]) -> Watched:
     return await watch(3600)
 

@@ -48,11 +48,6 @@ url = postgres_sessions.url
 store = postgres_sessions.store
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 async def test_the_next_of_a_key_is_fed_even_by_one_who_cannot_see_it(
     store: PostgresTaskStore, isolation: Any

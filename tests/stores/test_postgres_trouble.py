@@ -32,11 +32,6 @@ NEW = Advance(settings=SECOND, nonce="n", take=1)
 url = postgres_sessions.url
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def _until_one_waits_for_a_lock(url: str) -> None:
     while not sql(url, f"select 1 {ME} and wait_event_type = 'Lock'"):
         await anyio.lowlevel.checkpoint()

@@ -47,11 +47,6 @@ class TestCluster(StoreSuite):
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def opened() -> AsyncIterator[Callable[[str], RedisStore]]:
     """A function that opens stores, which are closed at the end."""
     stores: list[RedisStore] = []

@@ -12,11 +12,6 @@ from intervalq.store import open_store
 from intervalq_stores.redis import _tls as redis_tls
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_an_answer_without_an_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_tls, "MAX_BYTES", 1 << 20)

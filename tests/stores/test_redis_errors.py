@@ -32,11 +32,6 @@ Open = Callable[[str], RedisStore]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def opened() -> AsyncIterator[Open]:
     """A function that opens stores, which are closed at the end."""
     stores: list[RedisStore] = []

@@ -23,11 +23,6 @@ WINDOWS = Settings(
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[RedisStore]:
     store = RedisStore(redis_url)
     yield store

@@ -29,11 +29,6 @@ OwnRedis = Callable[..., Server]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def proxy(redis_url: str) -> AsyncIterator[Proxy]:
     async with proxied(redis_url) as proxy:
         yield proxy

@@ -42,11 +42,6 @@ TODAY: Final = 20_000
 NOW: Final = TODAY * DAY + DAY // 4
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def keys_of(client: Any) -> set[str]:
     """What and of which day each key of outcomes is."""
     names = [key.decode().rpartition("}:")[2] for key in client.keys("*")]

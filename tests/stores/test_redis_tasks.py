@@ -35,11 +35,6 @@ client = redis_sessions.client
 store = redis_sessions.store
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class TestRedisTaskStore(TaskSuite, WakingTaskSuite):
     @pytest.fixture
     def store_url(self, redis_url: str) -> str:

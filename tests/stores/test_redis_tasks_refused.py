@@ -44,11 +44,6 @@ client = redis_sessions.client
 store = redis_sessions.store
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def dump(client: Any) -> list[Any]:
     look = {b"hash": client.hgetall, b"zset": lambda key: client.zrange(key, 0, -1, withscores=True)}
     return [look.get(client.type(key), client.dump)(key) for key in KEYS]

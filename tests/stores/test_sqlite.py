@@ -10,20 +10,26 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from databases import at_rest, make, opened, record, rows, text
 from intervalq import rules
 from intervalq.errors import (
     InsecurePath,
     InvalidOption,
-    StoreFull,
     StoreUnavailable,
 )
-from intervalq.rules import Advance, Command, Drop, Hold, Inspect, Resume, Settings
+from intervalq.rules import Advance, Drop, Hold, Inspect, Resume, Settings
 from intervalq.store import open_store
 from intervalq.testing import StoreSuite
 from intervalq_stores._files import locked_file
 from intervalq_stores.sqlite import _queue_database, _store, queues
 from intervalq_stores.sqlite.queues import SQLiteStore
+from stores import file_stores
+from stores.file_stores import only_the_end_of_the_hold_wakes, outcomes_of_a_failing_write
+
+anyio_backend = both_backends
+path = file_stores.sqlite_path
+store = file_stores.sqlite_store
 
 EACH_SECOND = Settings(interval=1_000_000)
 EPHEMERAL = Settings(interval=1_000_000, ephemeral=True)
@@ -34,16 +40,6 @@ class TestSQLiteStore(StoreSuite):
     @pytest.fixture
     def store_url(self, tmp_path: Path) -> str:
         return f"sqlite://{tmp_path}/new%20folder/state.db"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> SQLiteStore:
-    return SQLiteStore(f"sqlite://{path}")
 
 
 # --- the database -----------------------------------------------------------------------------------
@@ -206,26 +202,10 @@ async def test_steps_that_wait_share_one_transaction_and_each_sees_the_one_befor
 async def test_when_the_writing_fails_only_steps_that_changed_nothing_stand(
     store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands: list[Command] = [Inspect(), TAKE, Inspect()]
-    outcomes: list[str] = []
-
-    async def attempt(command: Command) -> None:
-        try:
-            answer = await store.apply("q", command)
-        except StoreFull:
-            outcomes.append("full")
-        else:
-            outcomes.append("none" if answer.state is None else "some")
-
     monkeypatch.setattr(_queue_database, "MAX_TEXT", 100)
-    async with anyio.create_task_group() as group:
-        with locked_file.SharedFile(path, store.url).locked():
-            for number, command in enumerate(commands, 1):
-                group.start_soon(attempt, command)
-                while len(store._thread._jobs) < number:
-                    await checkpoint()
+    outcomes = await outcomes_of_a_failing_write(store, path)
     monkeypatch.undo()
-    assert sorted(outcomes) == ["full", "full", "none"]  # the last one saw what was not kept
+    assert outcomes == ["full", "full", "none"]  # the last one saw what was not kept
     assert await store.names() == []
     assert (await store.apply("q", TAKE)).taken[0].ticket == 1
 
@@ -292,32 +272,7 @@ async def test_a_network_file_system_is_refused(
 
 
 async def test_only_the_end_of_the_hold_wakes(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    await store.apply("q", TAKE)
-    await store.apply("q", Hold())
-    woken = False
-
-    async def listen() -> None:
-        nonlocal woken
-        await wait()
-        woken = True
-
-    looks: list[str] = []
-    is_held = store._is_held
-
-    def look(queue: str) -> bool:
-        looks.append(queue)
-        return is_held(queue)
-
-    monkeypatch.setattr(store, "_is_held", look)
-    with anyio.fail_after(20):
-        async with store.wakeups("q") as wait, anyio.create_task_group() as group:
-            group.start_soon(listen)
-            await store.apply("other", TAKE)
-            while not looks:
-                await checkpoint()
-            assert not woken
-            await SQLiteStore(store.url).apply("q", Resume())
-    assert woken
+    await only_the_end_of_the_hold_wakes(store, SQLiteStore(store.url), monkeypatch)
 
 
 async def test_a_change_in_the_same_tick_as_the_last_look_wakes_too(

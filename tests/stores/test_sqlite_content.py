@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import layouts
+from backends import both_backends
 from databases import at_rest, make, opened, rows, text
 from intervalq import rules
 from intervalq.errors import CorruptState, VersionMismatch
@@ -20,19 +21,14 @@ from intervalq.rules import Advance, Drop, Finish, Inspect, Settings
 from intervalq_stores._files import locked_file
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
+from stores import file_stores
+
+anyio_backend = both_backends
+path = file_stores.sqlite_path
+store = file_stores.sqlite_store
 
 EACH_SECOND = Settings(interval=1_000_000)
 TAKE = Advance(settings=EACH_SECOND, nonce="n", take=1)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> SQLiteStore:
-    return SQLiteStore(f"sqlite://{path}")
 
 
 # --- what isn't ours --------------------------------------------------------------------------------

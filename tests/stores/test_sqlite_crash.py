@@ -13,25 +13,20 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from databases import TAKING, at_rest, make, names, opened, refusal, text, whole
 from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreUnavailable
-from intervalq.rules import Advance, Hold, Inspect, Settings
+from intervalq.rules import Hold, Inspect
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
+from stores import file_stores
+from stores.file_stores import TAKE
 
-TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> SQLiteStore:
-    return SQLiteStore(f"sqlite://{path}")
+anyio_backend = both_backends
+path = file_stores.sqlite_path
+store = file_stores.sqlite_store
 
 
 # --- the lock ---------------------------------------------------------------------------------------

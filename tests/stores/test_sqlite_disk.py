@@ -9,24 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from backends import both_backends
 from databases import at_rest, make, names, opened, rows, text
 from intervalq.errors import InsecurePath, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from intervalq.rules import Advance, Settings
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
 from small_disks import mounted
+from stores import file_stores
+from stores.file_stores import PLANTED, TAKE, plant
 
-TAKE = Advance(settings=Settings(interval=1_000_000), nonce="n", take=1)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> SQLiteStore:
-    return SQLiteStore(f"sqlite://{path}")
+anyio_backend = both_backends
+path = file_stores.sqlite_path
+store = file_stores.sqlite_store
 
 
 @pytest.fixture
@@ -155,37 +149,14 @@ async def test_a_place_where_sqlite_can_keep_no_log_is_refused(
 
 
 @pytest.mark.parametrize("end", ["", ".lock", *sqlite_queue_database.BESIDE])
-@pytest.mark.parametrize(
-    "what", ["link", "dangling link", "hard link", "pipe", "folder", "anybody's", "other's"]
-)
+@pytest.mark.parametrize("what", PLANTED)
 async def test_files_that_others_may_have_planted_are_refused(
     store: SQLiteStore, path: Path, end: str, what: str
 ) -> None:
     make(path, {"q": text()})
     planted = path.with_name(f"state.db{end}")
-    precious = path.with_name("precious")
     planted.unlink(missing_ok=True)
-    if what == "pipe":
-        os.mkfifo(planted)
-    elif what == "folder":
-        planted.mkdir()
-    else:
-        make(precious, {"q": text()})
-        if what == "link":
-            planted.symlink_to(precious)
-        elif what == "dangling link":
-            planted.symlink_to(path.with_name("nothing"))
-        else:
-            planted.hardlink_to(precious)
-            if what != "hard link":
-                precious.unlink()
-            if what == "anybody's":
-                planted.chmod(0o606)
-            if what == "other's":
-                try:
-                    os.chown(planted, 12345, -1)
-                except PermissionError:
-                    pytest.skip("only root can give files away")
+    precious = plant(planted, what, lambda file: make(file, {"q": text()}))
     with pytest.raises(InsecurePath, match=f"state.db{end}'.*: |anybody may write"):
         await store.apply("q", TAKE)
     if end != ".lock":  # which reading doesn't need

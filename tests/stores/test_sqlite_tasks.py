@@ -4,12 +4,12 @@ import contextlib
 import sqlite3
 import stat
 from pathlib import Path
-from typing import Final
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from backends import both_backends
 from databases import refusal
 from intervalq import rules as queue_rules
 from intervalq.errors import (
@@ -30,7 +30,7 @@ from intervalq_stores.sqlite._task_schema import LAYOUT, SCHEMA
 from intervalq_stores.sqlite.queues import SQLiteStore
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 
-OPEN_FILES: Final = Path("/proc/self/fd")
+anyio_backend = both_backends
 
 
 class TestSQLiteTaskStore(TaskSuite, TransactionalTaskSuite):
@@ -288,13 +288,13 @@ async def test_one_damaged_task_among_others_is_not_handed_out(
     assert {row.claims for row in await store.apply(Select(ids=("a", "c")))} == {0}
 
 
-@pytest.mark.skipif(not OPEN_FILES.exists(), reason="where a process sees its open files")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="where a process sees its open files")
 async def test_what_can_be_undone_is_not_written_to_a_temporary_file(store: SQLiteTaskStore) -> None:
     await store.apply(put(*map(str, range(1_000))))
     changes = Modify(changes=tuple(Change(str(number), 0, json="2") for number in range(1_000)))
     async with store.transaction("serializable") as transaction:
         await transaction.apply(changes)
-        there = [str(file.readlink()) for file in OPEN_FILES.iterdir() if file.is_symlink()]
+        there = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
         assert [file for file in there if "app.db-wal" in file]
         assert not [file for file in there if "etilqs" in file]  # SQLite's name for its own
 

@@ -34,11 +34,6 @@ MINUTE: Final = 60 * SECOND
 START: Final = 1_000_000_000 * SECOND
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest) -> str:
     name: str = request.param

@@ -45,11 +45,6 @@ Go = Callable[[int], Awaitable[object]]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def memory() -> tuple[TaskStore, Go]:
     now = [time.time_ns() // 1000]
 

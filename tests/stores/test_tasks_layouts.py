@@ -36,6 +36,7 @@ from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
 from intervalq_stores.sqlite._task_schema import LAYOUT
 from intervalq_stores.sqlite.tasks import SQLiteTaskStore
 from servers import Server, redis_client
+from stores.postgres_sessions import sql
 
 FILES: Final = Path(__file__).parent
 NOW: Final = 1_700_000_000_000_000
@@ -84,11 +85,6 @@ anyio.run(main)
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=[1, 2, 3])
 def layout(request: pytest.FixtureRequest) -> int:
     layout: int = request.param
@@ -112,7 +108,7 @@ def postgres(layout: int, postgres_url: str) -> Iterator[str]:
     url = urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"create database {name}".encode())
-        _sql(url, (FILES / f"tasks_layout_{layout}.postgres.sql").read_text())
+        sql(url, (FILES / f"tasks_layout_{layout}.postgres.sql").read_text())
         yield url
         connection.execute(f"drop database {name} with (force)".encode())
 
@@ -143,12 +139,6 @@ def url(request: pytest.FixtureRequest, layout: int) -> str:
         return f"sqlite://{request.getfixturevalue('database')}"
     url: str = request.getfixturevalue(name)
     return url
-
-
-def _sql(url: str, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 async def _ordinary(store: TaskStore, now: int) -> tuple[Row, ...]:
@@ -205,7 +195,7 @@ on_postgres: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4, 5])
 
 def _shape(url: str) -> list[tuple[Any, ...]]:
     """The columns, indexes, types and functions of the tasks; the order of columns doesn't matter."""
-    return _sql(
+    return sql(
         url,
         "select table_name, column_name, data_type, is_nullable, coalesce(column_default, ''), collation_name"
         " from information_schema.columns where table_schema = 'intervalq'"
@@ -224,25 +214,25 @@ async def test_they_become_what_a_new_schema_is(postgres: str, postgres_url: str
     async with aclosing(PostgresTaskStore(postgres)) as store:
         await store.apply(Sessions())
     found = _shape(postgres)
-    _sql(postgres, "drop schema intervalq cascade")
-    _sql(postgres, statements("tasks"))
+    sql(postgres, "drop schema intervalq cascade")
+    sql(postgres, statements("tasks"))
     assert found == _shape(postgres)
-    assert _sql(postgres, "select number from intervalq.tasks_version") == [(SCHEMA,)]
+    assert sql(postgres, "select number from intervalq.tasks_version") == [(SCHEMA,)]
 
 
 @on_postgres
 async def test_plain_tasks_and_their_ranges_are_still_who_had_them(postgres: str) -> None:
-    lines = _sql(postgres, "select queue, part, low, high, size from intervalq.ranges")
+    lines = sql(postgres, "select queue, part, low, high, size from intervalq.ranges")
     held = sum(size for *_, size in lines)
-    [(there,)] = _sql(postgres, "select count(*) from intervalq.plain")
+    [(there,)] = sql(postgres, "select count(*) from intervalq.plain")
     async with aclosing(PostgresTaskStore(postgres)) as store:
         done = tuple(Finished(Range(*one)) for *one, _ in lines)
         worked = await store.apply(Work("old", (), done, ("plain",), limit=100), NOW + 9)
         assert worked.lost_ranges == ()
         values = [json for _, tasks in worked.ranges for _, json in tasks]
         assert len(values) == len(set(values)) == there - held
-    assert _sql(postgres, "select distinct queue from intervalq.heads") == [("plain",)]
-    assert _sql(postgres, "select distinct queue from intervalq.floors") == [("plain",)]
+    assert sql(postgres, "select distinct queue from intervalq.heads") == [("plain",)]
+    assert sql(postgres, "select distinct queue from intervalq.floors") == [("plain",)]
 
 
 @on_postgres
@@ -250,24 +240,24 @@ async def test_what_fails_leaves_all_as_it_was(postgres: str, layout: int) -> No
     """Something of the user's stands in the way: it isn't removed either."""
     given = ["null"] * 5
     given[{3: 0, 4: 1, 5: 2}.get(layout, 4)] = "true"  # with_values
-    _sql(postgres, f"create view mine as select * from intervalq.tasks_of({', '.join(given)})")
+    sql(postgres, f"create view mine as select * from intervalq.tasks_of({', '.join(given)})")
     before = _shape(postgres)
     async with aclosing(PostgresTaskStore(postgres)) as store:
         with pytest.raises(errors.StoreError, match="depend"):
             await store.apply(Sessions())
         assert _shape(postgres) == before
-        assert _sql(postgres, "select number from intervalq.tasks_version") == [(layout,)]
-        _sql(postgres, "drop view mine")
+        assert sql(postgres, "select number from intervalq.tasks_version") == [(layout,)]
+        sql(postgres, "drop view mine")
         assert await _ordinary(store, NOW) == ROWS
 
 
 @on_postgres
 async def test_tables_whose_version_is_not_known_are_left_alone(postgres: str) -> None:
-    _sql(postgres, "delete from intervalq.tasks_version")
+    sql(postgres, "delete from intervalq.tasks_version")
     async with aclosing(PostgresTaskStore(postgres)) as store:
         with pytest.raises(errors.CorruptState, match="insert the version"):
             await store.apply(Sessions())
-    assert _sql(postgres, "select count(*) from intervalq.tasks_version") == [(0,)]
+    assert sql(postgres, "select count(*) from intervalq.tasks_version") == [(0,)]
 
 
 # --- SQLite --------------------------------------------------------------------------------------------

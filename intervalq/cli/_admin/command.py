@@ -39,9 +39,9 @@ R = TypeVar("R")
 def status(name: str | None, store: str | None, *, keys: bool, as_json_: bool) -> None:
     """Show a queue, or all queues of the store.
 
-    NAME:KEY is the queue of one key. Of a queue with keys it shows how many the store knows, and which of
-    them have outstanding tickets. Of a queue with limits it shows how much of each is left, and what waiting
-    jobs wait for: the pace, or one of the limits.
+    NAME:KEY is the queue of one key. For a queue with keys, this includes how many keys the store knows, and
+    which of them have outstanding tickets. For a queue with limits, it includes how much of each is left, and
+    what waiting jobs wait for: the pace, or one of the limits.
     """
     if name is None or keys:
         states = anyio.run(inspect_all, store, name)
@@ -125,8 +125,8 @@ def cool_down(name: str, duration: str, store: str | None, *, as_json_: bool) ->
 
     Queues with retry_after=True do this by themselves when a server asks for it.
     """
-    cool = partial(_cool_down, duration=duration)
-    _change(name, store, cool, f"cools down for {_with_unit(duration)}", as_json_=as_json_)
+    done = f"cools down for {_with_unit(duration)}"
+    _change(name, store, lambda queue: queue.cool_down(duration), done, as_json_=as_json_)
 
 
 @click.command(
@@ -167,8 +167,7 @@ def configure(
 ) -> None:
     """Change the settings of a queue for everybody.
 
-    With --limit, give all the limits that hold from now on: all others end. What was used of them still
-    counts.
+    --limit replaces all limits: give each one that is to hold from now on. What was used so far still counts.
     """
     if limits and no_limits:
         raise InvalidOption("give --limit or --no-limits, not both")
@@ -220,17 +219,13 @@ def drop(name: str, store: str | None, *, keys: bool, yes: bool, as_json_: bool)
         too = f" and its {counted(known)}" if keys and known else ""
         if not click.confirm(f"Drop the queue {name!r}{too}{waits}?", err=True):
             raise Failed("nothing was dropped")
-    _do(name, store, partial(_drop, keys=keys))
+    _do(name, store, lambda queue: queue.drop(keys=keys))
     if as_json_:
         click.echo(as_json({"name": name, "dropped": True} | ({"keys": len(known)} if keys else {})))
         return
     with_keys = f" with {counted(known)}" if keys and known else ""
     left = f"; {counted(known)} stay: --keys drops them, too" if known and not keys else ""
     click.echo(f"{name}: dropped{with_keys}{left}")
-
-
-async def _drop(queue: IntervalQueue, keys: bool) -> None:
-    await queue.drop(keys=keys)
 
 
 async def _what_to_drop(queue: IntervalQueue, keys: bool) -> tuple[int, list[QueueState]]:
@@ -248,10 +243,6 @@ async def _what_to_drop(queue: IntervalQueue, keys: bool) -> tuple[int, list[Que
 def _with_unit(duration: str) -> str:
     """A duration as it was given, or in seconds."""
     return f"{duration}s" if duration[-1:].isdigit() else duration
-
-
-async def _cool_down(queue: IntervalQueue, duration: str) -> None:
-    await queue.cool_down(duration)
 
 
 def _do(name: str, store: str | None, action: Callable[[IntervalQueue], Awaitable[R]]) -> R:

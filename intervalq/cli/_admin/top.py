@@ -30,7 +30,7 @@ def every_option(function: F) -> F:
         default=1.0,
         show_default=True,
         metavar="SECONDS",
-        help="Time between two looks at the store.",
+        help="Time between two updates.",
     )(function)
 
 
@@ -53,9 +53,9 @@ def shows_once(every: float, *, once: bool) -> bool:
 def top(name: str | None, *, every: float, once: bool, store: str | None) -> None:
     """Show queues live, until Ctrl-C.
 
-    Of the keys of each queue it shows the 20 with the most outstanding tickets, and how many more there are.
-    Also how much of each limit is left, and which of them binds. Without a terminal, or on one that
-    can't redraw (TERM=dumb), they are shown once.
+    For each queue, this includes the 20 keys with the most outstanding tickets and the number of other keys,
+    how much of each limit is left, and which limit binds. Without a terminal, or on one that can't redraw
+    (TERM=dumb), the queues are shown once.
     """
     if shows_once(every, once=once):
         print_table(table(anyio.run(inspect_all, store, name)))

@@ -42,7 +42,7 @@ _EXTRAS: Final = {
 }
 
 _FAR: Final = 5.0
-"""Seconds between two clocks from which to warn: times of results and logs can't be compared then."""
+"""Warn if two clocks differ by this many seconds: times of results and logs can't be compared then."""
 
 
 @runtime_checkable

@@ -27,7 +27,7 @@ class Task:
     job: Job
     attempt: int
     last_attempt: int
-    """The attempt after whose failure the job has failed."""
+    """The number of its last attempt: if that fails, the job has failed."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ _MAX_UNWRITTEN: Final = 256
 """While there are more unwritten results than this, no job is begun."""
 
 _FIRST_PAUSE: Final = 1.0
-"""Seconds: see `backoff`."""
+"""The first pause before another attempt, in seconds: see `backoff`."""
 
 
 class Runner:

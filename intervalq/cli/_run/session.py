@@ -1,4 +1,4 @@
-"""A run as a whole: from the request, over the run itself, to the report and the exit code."""
+"""A run as a whole: the request, the run itself, the report and the exit code."""
 
 from __future__ import annotations
 

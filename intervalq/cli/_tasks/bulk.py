@@ -1,4 +1,4 @@
-"""Changes many tasks for a command: in large steps, each task once, with a record of those that can't be."""
+"""Changes many tasks for a command: in large steps, each task once, and records which were refused."""
 
 from __future__ import annotations
 

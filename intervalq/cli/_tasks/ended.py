@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from intervalq._show import escaped, seconds
-from intervalq.cli._tasks.show import WIDEST, bare_table, moment, shown_text
+from intervalq.cli._tasks.show import WIDEST, bare_table, moment, shown_text, value_of
 from intervalq.tasks import FailedAttempt, Outcome, UnreadableValue
 
 
@@ -21,7 +21,7 @@ def outcome_fields(outcome: Outcome) -> dict[str, Any]:
         "queue": outcome.queue,
         "key": outcome.key,
         "state": outcome.state,
-        "value": _value_of(outcome),
+        "value": value_of(outcome),
         "result": _result_of(outcome),
         "attempts": outcome.attempts,
         "errors": [error._asdict() for error in outcome.errors],
@@ -72,7 +72,7 @@ def outcome_facts(outcome: Outcome) -> list[tuple[str, str]]:
     if outcome.host is not None:
         rows.append(("by", f"{escaped(outcome.host)}:{outcome.pid}"))
     rows += history(outcome.errors)
-    for what, value in (("result", _result_of(outcome)), ("value", _value_of(outcome))):
+    for what, value in (("result", _result_of(outcome)), ("value", value_of(outcome))):
         lines = json.dumps(value, indent=2).split("\n")
         rows += [("" if index else what, line) for index, line in enumerate(lines)]
     return rows
@@ -87,14 +87,6 @@ def history(errors: Sequence[FailedAttempt]) -> list[tuple[str, str]]:
         )
         rows += [("", escaped(line)) for line in error.error.split("\n")]
     return rows
-
-
-def _value_of(outcome: Outcome) -> Any:  # noqa: ANN401 - any JSON value
-    """A task's last value; the stored text if a codec wrote it or it is damaged."""
-    try:
-        return outcome.value
-    except UnreadableValue:
-        return outcome._row.json.strip('"')
 
 
 def _result_of(outcome: Outcome) -> Any:  # noqa: ANN401 - any JSON value

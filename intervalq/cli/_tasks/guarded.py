@@ -32,13 +32,13 @@ _HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Guarded:
-    """A command, and its guard, which this process forks: do so before it has threads or an event loop."""
+    """A command and its guard. It forks, so create it before the process has threads or an event loop."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.pid: int | None = None
-        """The process of the command; None: it isn't known to have begun."""
+        """The process id of the command; None: it may not have begun yet."""
         self.has_terminal = sys.stdin is not None and sys.stdin.isatty()
-        """Whether the command gets the signals of a terminal without help."""
+        """Whether the terminal itself sends its signals to the command."""
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         sys.stdout.flush()
@@ -115,8 +115,8 @@ class _Guard:
         self._was_signalled = False
 
     def serve(self) -> NoReturn:
-        """Do what the first process orders, until the command has ended, or the first process."""
-        for number in _HANDLED:  # not ignored, which the command would inherit
+        """Do what the first process orders, until the command or the first process has ended."""
+        for number in _HANDLED:  # ignored signals would stay ignored in the command
             signal.signal(number, lambda *_: None)
         try:
             for line in self._orders:
@@ -142,7 +142,7 @@ class _Guard:
             return
         threading.Thread(target=self._obey, args=(process,), daemon=True).start()
         code = process.wait()
-        if self._was_signalled and self._grouped:  # some of what it started may ignore that signal
+        if self._was_signalled and self._grouped:  # some processes of its group may ignore that signal
             _signal(process.pid, signal.SIGKILL, grouped=True)
         self._answer("code", code if code >= 0 else 128 - code)
 

@@ -34,7 +34,7 @@ from intervalq.tasks.rules import Insert
 from intervalq.tasks.store import MAX_ROWS
 
 _MAX_BYTES: Final = 4 << 20
-"""The most bytes of values in one change, which a store receives in one piece and keeps in memory."""
+"""The maximum size of the values in one step, in bytes: a store keeps a whole step in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Made:
         )
 
     def follow_up(self, handle: Tasks, queue: str, given: str) -> Insert:
-        """The task that waits for the end of all others: of these options, it has only `text`."""
+        """The task that waits for the end of all others: of the options, only `text` applies to it."""
         plain = replace(
             self, queue=queue, key=None, at=None, delay=None, inbox=None, replace=False, priority=0,
             keep=None, concurrency_per_key=1,
@@ -129,7 +129,7 @@ class Made:
     type=int,
     default=1,
     metavar="N",
-    help="With --key: so many of its tasks may run at a time.",
+    help="With --key: how many tasks of the key may run at a time.",
 )
 @click.option("--keep", metavar="D", help="Keep its outcome for this time after its end: 1h, 7d.")
 @click.option("--replace", is_flag=True, help="With --key: replace the tasks that wait.")
@@ -137,7 +137,7 @@ class Made:
     "--follow-up",
     nargs=2,
     metavar="QUEUE VALUE",
-    help="Insert all lines or none, and a task that can start when all of these have ended.",
+    help="Insert all lines or none, and a task that starts once all of them have ended.",
 )
 @tasks_store_option
 @json_option

@@ -40,7 +40,7 @@ It is half of the time that is left then until somebody else can have the lock.
     default="30s",
     show_default=True,
     metavar="D",
-    help="After how long the lock is free if this machine died.",
+    help="How long the lock stays taken if this machine dies.",
 )
 @click.option(
     "--timeout",
@@ -61,7 +61,7 @@ def lock(
     """Run COMMAND while holding the exclusive lock NAME.
 
     Of all commands under one name, on any machine that uses the store, one runs at a time. The lock is that
-    of `Tasks.lock` in Python. It is refreshed while COMMAND runs, and free when that has ended. COMMAND finds
+    of `Tasks.lock` in Python. It is refreshed while COMMAND runs, and released at its end. COMMAND finds
     its fencing number in INTERVALQ_FENCE: each later holder has a higher one.
 
     If the lock can't be refreshed in time, COMMAND is ended, with SIGTERM and then SIGKILL, and the exit code

@@ -115,7 +115,7 @@ def nak(claim_: str, delay: str, error: str, *, is_dead: bool, store: str | None
 @click.option("--force", is_flag=True, help="With ID: do it even if a worker has claimed the task.")
 @click.option("--for", "lease", metavar="D", help=f"With --claim: hold it for this time. [default: {_LEASE}]")
 @click.option(
-    "--progress", type=float, metavar="0..1", help="With --claim: the part of the work that is done."
+    "--progress", type=float, metavar="0..1", help="With --claim: the fraction of the work that is done."
 )
 @click.option("--note", metavar="TEXT", help="With --claim: a note about the work.")
 @tasks_store_option

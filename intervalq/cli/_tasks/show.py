@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from intervalq._show import escaped, seconds
-from intervalq.tasks import QueueStats, Task, UnreadableValue, WorkerSession
+from intervalq.tasks import Outcome, QueueStats, Task, UnreadableValue, WorkerSession
 from intervalq.tasks._claim.progress import Report, read
 from intervalq.tasks.rules import COUNTED
 
@@ -52,7 +52,7 @@ def fields(task: Task) -> dict[str, Any]:
     }
 
 
-def value_of(task: Task) -> Any:  # noqa: ANN401 - any JSON value
+def value_of(task: Task | Outcome) -> Any:  # noqa: ANN401 - any JSON value
     """A task's value; the stored text if a codec wrote it or it is damaged."""
     try:
         return task.value

@@ -55,9 +55,9 @@ def top(
     """Show the tasks that are being worked on, until Ctrl-C.
 
     For each: how far it is and its worker's note, as reported by `in_progress`, the process that works on it,
-    and the time since its last report. Those that were reported to be furthest come last. With --json,
-    without a terminal, or on one that can't redraw (TERM=dumb), the tasks are printed once. Not on NATS,
-    where only workers know what they work on.
+    and the time since its last report. Those with the most progress come last. With --json, without a
+    terminal, or on one that can't redraw (TERM=dumb), the tasks are printed once. Not on NATS, where only
+    workers know what they work on.
     """
     if queue is not None:
         queue_name(queue)
@@ -123,7 +123,7 @@ def running_table(tasks: Sequence[Task], sessions: Mapping[str, WorkerSession], 
 
 
 def bar(done: float | None) -> str:
-    """A part as a bar and a percentage; empty: it is not known."""
+    """A fraction as a bar and a percentage; empty: unknown."""
     if done is None:
         return ""
     full = int(done * _BAR)

@@ -34,7 +34,7 @@ def dead(row: Row, error: object, attempt: int) -> Change:
 
 
 def kept(keep_for: int, since: float | None, result: str, now: float | None) -> Kept:
-    """What the outcome of a task says that ends now.
+    """What the outcome of a task that ends now says.
 
     Args:
         keep_for: how long it is kept, in microseconds.

@@ -260,9 +260,9 @@ class Claim(Task[V_co]):
         self._began = row.begun
         """Whether the work on it has begun."""
         self._keep_for = row.keep_for
-        """For how many microseconds the task's outcome is kept, perhaps as its worker says; 0: it isn't."""
+        """How long its outcome is kept, in microseconds, as the task or its worker says; 0: not at all."""
         self._since: float | None = None
-        """Since when the work on a kept task has been going on, on the session's clock; None: unknown."""
+        """When the work on a kept task began, on the session's clock; None: unknown."""
         self._lease: int | None = None
         """The last requested lease, in microseconds; None: as long as the session."""
         self._on_lost: Callable[[], None] | None = None

@@ -31,12 +31,12 @@ _MAX_DEPTH: Final = 200
 _QUICK: Final = 1 << 62
 _USUAL: Final = (None, None, None, None, None, None, False, False, 0, None, 1)
 
-_MOST_IN_BATCH: Final = 1_000_000
+_MAX_IN_BATCH: Final = 1_000_000
 
-MOST_PER_KEY: Final = 1_000
-"""How many tasks of a key may run at a time at most."""
+MAX_PER_KEY: Final = 1_000
+"""The largest `concurrency_per_key`."""
 
-_LONGEST_KEEP: Final = 400 * DAY
+_MAX_KEEP: Final = 400 * DAY
 
 _encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
@@ -87,7 +87,7 @@ USUAL: Final = Form()
 
 
 def encode(value: object, form: Form = USUAL, what: str = "a task's value") -> str:
-    """A value as the JSON text to store, all ASCII. `what` it is, for messages.
+    """A value as the JSON text to store, all ASCII. `what` names it in messages.
 
     Raises:
         InvalidTask: it can't be written as JSON, takes too many bytes, or looks like an encoded value.
@@ -199,7 +199,7 @@ def insert(
         replace=replace,
         priority=checked_priority(priority),
         keep_for=keep_time(keep),
-        per_key=whole("concurrency_per_key", concurrency_per_key, 1, MOST_PER_KEY),
+        per_key=whole("concurrency_per_key", concurrency_per_key, 1, MAX_PER_KEY),
     )
 
 
@@ -222,8 +222,8 @@ def checked_batch(parts: Iterable[Insert], follow_up: Insert) -> list[Insert]:
         raise InvalidOption("two tasks of the batch have the same id, or it has its own follow-up in it")
     if follow_up.key is not None:
         raise InvalidOption("the follow-up of a batch can't have a key=: others of its key would wait for it")
-    if len(members) > _MOST_IN_BATCH:
-        raise InvalidOption(f"{len(members)} tasks are too many for a batch: at most {_MOST_IN_BATCH}")
+    if len(members) > _MAX_IN_BATCH:
+        raise InvalidOption(f"{len(members)} tasks are too many for a batch: at most {_MAX_IN_BATCH}")
     first = follow_up._replace(awaits=len(members))
     return [first, *(part._replace(follow_up=follow_up.id) for part in members)]
 
@@ -234,7 +234,7 @@ def keep_time(keep: Duration | None) -> int:
     Raises:
         InvalidInterval: it is shorter than a second, or longer than 400 days.
     """
-    return 0 if keep is None else parse.duration(keep, least=SECOND, most=_LONGEST_KEEP, what="keep")
+    return 0 if keep is None else parse.duration(keep, least=SECOND, most=_MAX_KEEP, what="keep")
 
 
 def checked_priority(value: object) -> int:

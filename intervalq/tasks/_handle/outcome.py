@@ -17,7 +17,7 @@ class FailedAttempt(NamedTuple):
     attempt: int
     """Its number, from 1."""
     at: float | None
-    """When it failed, in seconds since 1970; None: before it was known that the task is kept."""
+    """When it failed, in seconds since 1970; None: unknown, because the task was not kept yet."""
     error: str
 
 
@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def queue(self) -> str:
-        """The queue that it was in; of a failed task, not the dead-letter queue that it is in since."""
+        """The queue in which it ended; for a failed task, the one that it left for the dead-letter queue."""
         return self._row.queue
 
     @property
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def state(self) -> str:
-        """`done`; `failed`: it went to the dead-letter queue; `cancelled`: or removed by others."""
+        """`done`; `failed`: it is in the dead-letter queue; `cancelled`: also if somebody removed it."""
         return self._row.state
 
     @property
@@ -83,7 +83,7 @@ class Outcome:
 
     @property
     def errors(self) -> list[FailedAttempt]:
-        """Its failed attempts, in order. Once they have 32,000 characters, no further ones are kept."""
+        """Its failed attempts, in order. Once their texts have 32,000 characters, later ones are left out."""
         return failed_attempts(self._row.errors)
 
     @property

@@ -336,7 +336,7 @@ class Batcher:
     # --- trouble ------------------------------------------------------------------------------------
 
     def _back(self, batch: list[Settle], finished: list[Finished], sent: Work | None, lapses: int) -> None:
-        """Keep what was not sent for the next call; for another session it is lost, as that has no claims."""
+        """Keep what was not sent for the next call; lost if the session was replaced."""
         if sent is not None:
             self._doubt = self._doubt or sent.limit > 0
             self.lost_call = self.lost_call or sent.limit > 0

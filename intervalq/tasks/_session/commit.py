@@ -165,7 +165,7 @@ async def _until_known(session: OwnSession, claims: Sequence[Claim], command: Mo
 
 
 async def _is_done(session: OwnSession, claims: Sequence[Claim], command: Modify) -> bool:
-    """Whether the call whose answer was lost has settled the tasks, so that it was not somebody else.
+    """Whether it was the call with the lost answer that settled the tasks, and nobody else.
 
     Then each task is gone; or, if it was to be changed, it is as changed, unless others changed it since.
     """
@@ -253,9 +253,7 @@ def refuse_plain(claim: Claim, what: str) -> None:
         )
 
 
-def modification(
-    parts: Sequence[Insert | Change | Delete | Depend], session: str, *, force: bool = False
-) -> Modify:
+def modification(parts: Sequence[Insert | Change | Delete | Depend], session: str) -> Modify:
     """Parts as one command.
 
     Raises:
@@ -276,5 +274,4 @@ def modification(
         tuple(part for part in parts if isinstance(part, Change)),
         tuple(part for part in parts if isinstance(part, Delete)),
         tuple(part for part in parts if isinstance(part, Depend)),
-        force=force,
     )

@@ -59,7 +59,7 @@ class Settle:
             raise self.claim._lost()
 
     def renewed(self) -> Row:
-        """The task after this renewal, as far as its claimant uses it: of `until`, whether there is one."""
+        """The task after this renewal. Claimants only use whether there is an `until`, so it is rough."""
         row, part = self.claim._row, self.part
         progress = part.progress if isinstance(part, Change) else None
         return row._replace(

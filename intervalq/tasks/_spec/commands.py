@@ -77,7 +77,7 @@ class Change:
     """See `Row.progress`."""
     priority: int | None = None
     kept: Kept | None = None
-    """What the task's outcome says if this ends it; from now on it has this `keep_for`, unless it has one."""
+    """What the outcome says if this change ends the task, which gets this `keep_for` unless it has one."""
 
 
 class Delete(NamedTuple):
@@ -86,7 +86,7 @@ class Delete(NamedTuple):
     id: str
     version: int
     kept: Kept | None = None
-    """What its outcome says, if it leaves one; None: no more than the store knows."""
+    """What its outcome says, if it leaves one; None: only what the store knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Cancelled:
 
     removed: tuple[str, ...] = ()
     stopping: tuple[str, ...] = ()
-    """Tasks whose sessions are told to end their work on them: see `Row.cancelled`."""
+    """Running tasks, whose sessions are notified to end the work on them: see `Row.cancelled`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Worked:
     alive: bool = True
     """Whether the store still knows the session. If not, all of its claims are lost."""
     lost: tuple[str, ...] = ()
-    """Ids of tasks to settle that were no longer the caller's, so that nothing was done about them."""
+    """Ids of tasks that were not settled, because the caller had lost its claims on them."""
     claimed: tuple[Row, ...] = ()
     wait: int | None = None
     """If fewer tasks were ready than wanted: microseconds until the next one becomes ready by itself, or
@@ -280,11 +280,11 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class Acquire(Command[Acquired]):
-    """Acquire an exclusive lock, or refresh it. If its holder repeats it, it only extends the lock."""
+    """Acquire an exclusive lock, or refresh it. If its holder repeats it, the lock is only extended."""
 
     name: str
     owner: str
-    """A text that nobody else has: whoever holds a lock is known by it."""
+    """A unique text, which identifies the holder."""
     expiry: int
     """The lock is free after this many microseconds unless it is refreshed."""
     refresh: bool = False
@@ -314,7 +314,7 @@ def waiters_of(lock: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Select(Command[tuple[Row, ...]]):
-    """Tasks of a queue, of a session, or with these ids, in the order of the ids, else by `at`."""
+    """Tasks of a queue or session, sorted by `at`; or those with these ids, in the order of the ids."""
 
     queue: str | None = None
     ids: tuple[str, ...] = ()
@@ -335,13 +335,13 @@ class Count(Command[tuple[QueueStats, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Outcomes(Command[tuple[OutcomeRow, ...]]):
-    """Outcomes that are still kept: all of these ids, in the order in which they ended; or the last ones."""
+    """Outcomes that are still kept: those of these ids, in the order of their ends; or the latest."""
 
     ids: tuple[str, ...] = ()
     queue: str | None = None
     state: str | None = None
     limit: int | None = None
-    """The most outcomes, of which the last comes first, if no ids are given."""
+    """Without ids: the maximum number of outcomes. The latest comes first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from intervalq.tasks._spec.table import Table
 
 
 def leave(table: Table, row: Row, state: str, kept: Kept | None, now: int, *, by: str = "") -> None:
-    """Note that a task ends: write its outcome, if it is kept. A dead one has left its own when it failed.
+    """Note that a task ends: write its outcome, if it is kept. A dead-letter task left one when it failed.
 
     Args:
         table: where to write it.
@@ -29,7 +29,7 @@ def leave(table: Table, row: Row, state: str, kept: Kept | None, now: int, *, by
 
 
 def _one_less(table: Table, follow_up: str, now: int) -> None:
-    """Let the follow-up of a task that ends wait for one less. After the last one it can be claimed."""
+    """Let a task's follow-up wait for one task less. When it waits for none, it can be claimed."""
     row = table.find([follow_up]).get(follow_up)
     if row is None or not row.awaits:
         return

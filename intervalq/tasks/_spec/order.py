@@ -24,7 +24,7 @@ that become ready up to 18 minutes after it, not more.
 """
 
 WINDOW: Final = 16
-"""A small claim begins at random among this many first tasks, so that a deadly one isn't always first."""
+"""A small claim begins at random among this many first tasks: one may kill every worker that gets it."""
 
 
 def rank(ready: int, priority: int) -> int:

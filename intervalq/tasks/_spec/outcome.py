@@ -18,7 +18,7 @@ _DEAD: Final = ".dead"
 _BETWEEN: Final = "\x1e"
 """Separates the errors of attempts. No error of a worker has it: control characters are replaced there."""
 _MAX_ERRORS: Final = 32_000
-"""The length of the text of all errors from which on no further one is added."""
+"""Once the text of all errors is this long, no further one is added."""
 
 
 class Kept(NamedTuple):
@@ -29,7 +29,7 @@ class Kept(NamedTuple):
     result: str = ""
     """The function's result, as JSON text; empty: there is none."""
     took: int = 0
-    """For how long the work went on, in microseconds; 0: unknown."""
+    """How long the work took, in microseconds; 0: unknown."""
 
 
 def is_dead(queue: str) -> bool:
@@ -48,12 +48,12 @@ def living_queue(queue: str) -> str:
 
 
 def day_of(until: int) -> int:
-    """The day, counted from 1970, at whose end outcomes that are kept until then can be dropped."""
+    """The day (counted from 1970) at whose end outcomes that are kept until this time can be dropped."""
     return until // DAY
 
 
 def outcome(row: Row, state: str, kept: Kept | None, session: Session | None, now: int) -> OutcomeRow:
-    """What a kept task leaves that ends now. A session that ends a task has begun with it."""
+    """The outcome of a kept task that ends now. A session that ends a task counts as having begun it."""
     took = 0 if kept is None else kept.took
     return OutcomeRow(
         id=row.id,
@@ -74,7 +74,7 @@ def outcome(row: Row, state: str, kept: Kept | None, session: Session | None, no
 
 
 def errors_of(row: Row) -> str:
-    """The errors of a task's attempts. Of one that wasn't kept until now, only the last one is known."""
+    """The errors of a task's attempts. If it wasn't kept until now, only the last one is known."""
     if row.errors or row.keep_for or not row.error:
         return row.errors
     return _entry(0, row.attempt - row.begun, row.error)

@@ -54,15 +54,15 @@ class Row(NamedTuple):
     priority: int = 0
     """Tasks of higher priorities are claimed first. See `_spec.order`."""
     keep_for: int = 0
-    """How long its outcome is kept after its end, in microseconds; 0: as the session says that ends it."""
+    """How long its outcome is kept after its end, in microseconds; 0: the session that ends it decides."""
     errors: str = ""
-    """The errors of its attempts since it has `keep_for`. See `_spec.outcome.with_error`."""
+    """The errors of its attempts since `keep_for` was set. See `_spec.outcome.with_error`."""
     per_key: int = 1
     """How many tasks of its key may be claimed at a time, as long as it is the last one of the key."""
     follow_up: str = ""
-    """The id of the task that waits for the end of this one, among others; empty: none does."""
+    """Its follow-up: the id of the task that waits for the end of this one and others; empty: none does."""
     awaits: int = 0
-    """For how many tasks it waits that name it as their follow-up. It has no key."""
+    """How many tasks that name it as their follow-up have yet to end. Such a task has no key."""
 
     @property
     def ready(self) -> int | None:
@@ -112,7 +112,7 @@ class LockRow(NamedTuple):
 
     name: str
     owner: str
-    """Who holds it, a random text of each holder; empty: it was released."""
+    """The holder, a random text; empty: it was released."""
     fence: int
     """Its fencing number: each later holder has a higher one."""
     until: int
@@ -126,7 +126,7 @@ class OutcomeRow(NamedTuple):
 
     id: str
     queue: str
-    """The queue that it was in: of a failed task, not the dead-letter queue that it is in since."""
+    """The queue in which it ended; for a failed task, the one that it left for the dead-letter queue."""
     key: str | None
     state: str
     """One of `outcome.STATES`."""
@@ -142,7 +142,7 @@ class OutcomeRow(NamedTuple):
     """When the last attempt began; 0: unknown."""
     ended: int
     host: str
-    """Where the session ran that ended it; empty: no session did."""
+    """The machine of the session that ended it; empty: no session did."""
     pid: int
     until: int
     """Until when it is kept."""

@@ -49,7 +49,7 @@ class Table(Protocol):
         ...
 
     def next_of_key(self, queue: str, key: str, first: int) -> list[Row]:
-        """Those of the `first` first tasks of a key that wait, by place."""
+        """Those that wait among the first `first` tasks of a key, by place."""
         ...
 
     def of_session(self, session: str) -> list[Row]:

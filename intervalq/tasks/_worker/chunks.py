@@ -100,7 +100,7 @@ class Chunks:
     # --- when a chunk begins --------------------------------------------------------------------------
 
     async def _ready(self) -> bool:
-        """Wait until a chunk may begin, or wait for its slot; False: no more do."""
+        """Wait until one more chunk may begin, or wait for its slot; False: no more will."""
         intake = self._intake
         while True:
             await checkpoint()

@@ -32,7 +32,7 @@ All of them may have to be repeated if the process dies: a process that keeps dy
 
 
 class Intake:
-    """The demand of a pool, see `Demand`, and what it was given and has not begun."""
+    """The demand of a pool (see `Demand`), and the claims that it got and has not begun."""
 
     def __init__(self, job: Job, session: WorkSession, concurrency: int, counts: Counter[str]) -> None:
         self.job = job

@@ -38,9 +38,9 @@ class Job:
     batch: int | None = None
     """How many claims the function gets at most; None: one, and not in a list."""
     within: float = 0.0
-    """For how many seconds a chunk that isn't full waits for further tasks."""
+    """How long a chunk that isn't full waits for further tasks, in seconds."""
     keep_for: int = 0
-    """For how many microseconds outcomes are kept of tasks that don't say so themselves; 0: they aren't."""
+    """How long outcomes of tasks without a `keep_for` are kept, in microseconds; 0: not at all."""
 
 
 def check_function(function: Callable[..., Any]) -> None:
@@ -64,7 +64,7 @@ def check_function(function: Callable[..., Any]) -> None:
 def has_changes(result: Any) -> bool:  # noqa: ANN401 - of any function
     """Whether a function's result is no JSON value: changes to make, or what `changes_of` refuses.
 
-    Changes in the midst of other values, or in a generator, would be lost without a word.
+    Changes in the midst of other values, or in a generator, would be lost silently.
     """
     if isinstance(result, _CHANGES):  # some of them are tuples
         return True

@@ -1,4 +1,4 @@
-"""What becomes of a claimed task by how its function ended; and how often each of that happened."""
+"""Settles claimed tasks by how their functions ended, and counts the outcomes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from intervalq.tasks._worker.policy import Snooze
 log: Final = logging.getLogger("intervalq")
 
 NO_SLOT: Final = 1_000_000
-"""Microseconds for which a task rests that was given back because its queue gave no slot."""
+"""How long a task that was given back because its queue had no slot rests, in microseconds."""
 
 _MAX_PAUSES: Final = 6
 """How many times the pause doubles before a task is repeated whose changes could not be made."""
@@ -115,7 +115,7 @@ class Outcomes:
         return self._batcher.cancelled.has(claim)
 
     def lost(self, claim: Claim, error: ClaimLost) -> None:
-        """Note that a function was told that its claim is lost."""
+        """Count a lost claim, of which the function has learned."""
         if not self.is_cancelled(claim):
             self.counts["lost"] += 1
             log.warning("%s", error)

@@ -45,7 +45,7 @@ from intervalq.ledger.rules import (
 )
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.testing._ledgers.commands import LedgerCommandSource
-from intervalq.testing._suite import Suite, fresh_names
+from intervalq.testing._suite import Suite, fresh_names, in_portal
 
 T = TypeVar("T")
 
@@ -117,123 +117,105 @@ class LedgerSuite(Suite):
 
     # --- what the rules don't show ------------------------------------------------------------------
 
-    def test_what_a_run_does(
-        self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
-    ) -> None:
+    @in_portal
+    async def test_what_a_run_does(self, store: LedgerStore, ledger: Callable[[], str]) -> None:
         """On the store's own clock: claim, start, record, give back, and the verdicts that sessions get."""
+        name = ledger()
+        assert not (await store.apply(name, Count())).found
+        claimed = await store.apply(name, Claim("me", _HOUR, ("a", "b", "c")))
+        assert [verdict.kind for verdict in claimed.verdicts] == ["mine"] * 3
+        assert name in await store.names()
+        await store.apply(name, Start("me", _HOUR, ("a", "b")))
+        kept = await store.apply(
+            name, Record("me", _HOUR, (Ended("a", "1"), Ended("b", '"no"', failed=True)))
+        )
+        assert kept.verdicts == (Verdict("known", 1, "1"), Verdict("known", 1, '"no"', failed=True))
+        other = await store.apply(name, Claim("you", _HOUR, ("a", "b", "c", "d")))
+        assert [verdict.kind for verdict in other.verdicts] == ["known", "known", "busy", "mine"]
+        assert (await store.apply(name, Release("me", ("c", "d", "x")))).removed == 1
+        await store.apply(name, Start("you", _HOUR, ("d",)))
+        await store.apply(name, Leave("you"))
+        asked = await store.apply(name, Claim("me", _HOUR, ("c", "d"), again=False))
+        assert [verdict.kind for verdict in asked.verdicts] == ["mine", "unknown"]
+        summary = (await store.apply(name, Count())).summary
+        assert summary is not None
+        assert summary[3:] == (1, 1, 1, 0, 1, 1)
+        assert claimed.now <= asked.now < claimed.now + _HOUR
+        assert summary.created == claimed.now
+        gone = await store.apply(name, Forget(("a", "d"), ("unknown", "done")))
+        assert gone.removed == 2
+        await store.apply(name, Cancel())
+        asked = await store.apply(name, Claim("me", _HOUR, ("a", "b", "c")))
+        assert [verdict.kind for verdict in asked.verdicts] == ["busy", "known", "mine"]
+        assert asked.cancelled
+        assert (await store.apply(name, Drop())).found
+        assert not (await store.apply(name, Drop())).found
+        assert name not in await store.names()
 
-        async def scenario() -> None:
-            name = ledger()
-            assert not (await store.apply(name, Count())).found
-            claimed = await store.apply(name, Claim("me", _HOUR, ("a", "b", "c")))
-            assert [verdict.kind for verdict in claimed.verdicts] == ["mine"] * 3
-            assert name in await store.names()
-            await store.apply(name, Start("me", _HOUR, ("a", "b")))
-            kept = await store.apply(
-                name, Record("me", _HOUR, (Ended("a", "1"), Ended("b", '"no"', failed=True)))
-            )
-            assert kept.verdicts == (Verdict("known", 1, "1"), Verdict("known", 1, '"no"', failed=True))
-            other = await store.apply(name, Claim("you", _HOUR, ("a", "b", "c", "d")))
-            assert [verdict.kind for verdict in other.verdicts] == ["known", "known", "busy", "mine"]
-            assert (await store.apply(name, Release("me", ("c", "d", "x")))).removed == 1
-            await store.apply(name, Start("you", _HOUR, ("d",)))
-            await store.apply(name, Leave("you"))
-            asked = await store.apply(name, Claim("me", _HOUR, ("c", "d"), again=False))
-            assert [verdict.kind for verdict in asked.verdicts] == ["mine", "unknown"]
-            summary = (await store.apply(name, Count())).summary
-            assert summary is not None
-            assert summary[3:] == (1, 1, 1, 0, 1, 1)
-            assert claimed.now <= asked.now < claimed.now + _HOUR
-            assert summary.created == claimed.now
-            gone = await store.apply(name, Forget(("a", "d"), ("unknown", "done")))
-            assert gone.removed == 2
-            await store.apply(name, Cancel())
-            asked = await store.apply(name, Claim("me", _HOUR, ("a", "b", "c")))
-            assert [verdict.kind for verdict in asked.verdicts] == ["busy", "known", "mine"]
-            assert asked.cancelled
-            assert (await store.apply(name, Drop())).found
-            assert not (await store.apply(name, Drop())).found
-            assert name not in await store.names()
-
-        portal.call(scenario)
-
-    def test_a_ledger_expires(
-        self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
-    ) -> None:
+    @in_portal
+    async def test_a_ledger_expires(self, store: LedgerStore, ledger: Callable[[], str]) -> None:
         """On the store's own clock: the ledger exists until it expires, and a new one knows nothing of it."""
+        name = ledger()
+        row = Record("me", _HOUR, (Ended("a", "1"),))
+        now = (await store.apply(name, row)).now
+        assert (await store.apply(name, Expire(now + _HOUR))).found
+        assert name in await store.names()
+        assert (await store.apply(name, Expire(None))).found
+        summary = (await store.apply(name, Count())).summary
+        assert summary is not None
+        assert (summary.expires, summary.done) == (None, 1)
+        assert (await store.apply(name, Expire(now - 1_000))).found  # some servers count milliseconds
+        assert name not in await store.names()
+        assert not (await store.apply(name, Count())).found
+        assert (await store.apply(name, Claim("me", _HOUR, ("a",)))).verdicts == (Verdict("mine", 1),)
+        summary = (await store.apply(name, Count())).summary
+        assert summary is not None
+        assert (summary.expires, summary.done, summary.claimed) == (None, 0, 1)
 
-        async def scenario() -> None:
-            name = ledger()
-            row = Record("me", _HOUR, (Ended("a", "1"),))
-            now = (await store.apply(name, row)).now
-            assert (await store.apply(name, Expire(now + _HOUR))).found
-            assert name in await store.names()
-            assert (await store.apply(name, Expire(None))).found
-            summary = (await store.apply(name, Count())).summary
-            assert summary is not None
-            assert (summary.expires, summary.done) == (None, 1)
-            assert (await store.apply(name, Expire(now - 1_000))).found  # some servers count milliseconds
-            assert name not in await store.names()
-            assert not (await store.apply(name, Count())).found
-            assert (await store.apply(name, Claim("me", _HOUR, ("a",)))).verdicts == (Verdict("mine", 1),)
-            summary = (await store.apply(name, Count())).summary
-            assert summary is not None
-            assert (summary.expires, summary.done, summary.claimed) == (None, 0, 1)
-
-        portal.call(scenario)
-
-    def test_as_much_as_may_be(
-        self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
-    ) -> None:
+    @in_portal
+    async def test_as_much_as_may_be(self, store: LedgerStore, ledger: Callable[[], str]) -> None:
         """The longest value and key, and the most rows in one command, with characters of all lengths."""
+        name = ledger()
+        value = "ü" * (MAX_VALUE // 2)
+        large = Record("me", _HOUR, (Ended("\U0001f511" * 512, value),))
+        assert (await store.apply(name, large)).verdicts == (Verdict("known", 1, value),)
+        known = await store.apply(name, Claim("you", _HOUR, ("\U0001f511" * 512,)))
+        assert known.verdicts == (Verdict("known", 1, value),)
+        await store.apply(name, Drop())
+        keys = tuple(f"{number:04} é" for number in range(MAX_ROWS))
+        claimed = await store.apply(name, Claim("me", _HOUR, keys))
+        assert claimed.verdicts == (Verdict("mine", 1),) * MAX_ROWS
+        ends = tuple(Ended(key, str(number)) for number, key in enumerate(keys))
+        recorded = await store.apply(name, Record("me", _HOUR, ends))
+        assert recorded.verdicts == tuple(Verdict("known", 1, str(number)) for number in range(MAX_ROWS))
+        seen = await everything(store, name, limit=300)
+        assert [(row.key, row.shown, row.value) for row in seen] == [
+            (key, "done", str(number)) for number, key in enumerate(keys)
+        ]
+        assert (await store.apply(name, Forget(keys, ("done",)))).removed == MAX_ROWS
+        assert await everything(store, name) == []
 
-        async def scenario() -> None:
-            name = ledger()
-            value = "ü" * (MAX_VALUE // 2)
-            large = Record("me", _HOUR, (Ended("\U0001f511" * 512, value),))
-            assert (await store.apply(name, large)).verdicts == (Verdict("known", 1, value),)
-            known = await store.apply(name, Claim("you", _HOUR, ("\U0001f511" * 512,)))
-            assert known.verdicts == (Verdict("known", 1, value),)
-            await store.apply(name, Drop())
-            keys = tuple(f"{number:04} é" for number in range(MAX_ROWS))
-            claimed = await store.apply(name, Claim("me", _HOUR, keys))
-            assert claimed.verdicts == (Verdict("mine", 1),) * MAX_ROWS
-            ends = tuple(Ended(key, str(number)) for number, key in enumerate(keys))
-            recorded = await store.apply(name, Record("me", _HOUR, ends))
-            assert recorded.verdicts == tuple(Verdict("known", 1, str(number)) for number in range(MAX_ROWS))
-            seen = await everything(store, name, limit=300)
-            assert [(row.key, row.shown, row.value) for row in seen] == [
-                (key, "done", str(number)) for number, key in enumerate(keys)
-            ]
-            assert (await store.apply(name, Forget(keys, ("done",)))).removed == MAX_ROWS
-            assert await everything(store, name) == []
-
-        portal.call(scenario)
-
-    def test_rows_that_end_while_they_are_listed_are_in_the_list(
-        self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
+    @in_portal
+    async def test_rows_that_end_while_they_are_listed_are_in_the_list(
+        self, store: LedgerStore, ledger: Callable[[], str]
     ) -> None:
         """A row that exists all the time is in one of the pages."""
-
-        async def scenario() -> None:
-            name = ledger()
-            keys = [f"k{number:02}" for number in range(60)]
-            await store.apply(name, Claim("s", _HOUR, tuple(keys)))
-            await store.apply(name, Record("s", _HOUR, tuple(Ended(key, "") for key in keys[::2])))
-            rest = keys[1::2]
-            seen: set[str] = set()
-            look = Look(limit=7)
-            while True:
-                answer = await store.apply(name, look)
-                seen |= {row.key for row in answer.rows}
-                if not answer.cursor:
-                    break
-                ends = [rest.pop(which) for which in (0, -1) if rest]
-                await store.apply(name, Record("s", _HOUR, tuple(Ended(key, "") for key in ends)))
-                look = Look(answer.cursor, 7)
-            assert seen == set(keys)
-
-        portal.call(scenario)
+        name = ledger()
+        keys = [f"k{number:02}" for number in range(60)]
+        await store.apply(name, Claim("s", _HOUR, tuple(keys)))
+        await store.apply(name, Record("s", _HOUR, tuple(Ended(key, "") for key in keys[::2])))
+        rest = keys[1::2]
+        seen: set[str] = set()
+        look = Look(limit=7)
+        while True:
+            answer = await store.apply(name, look)
+            seen |= {row.key for row in answer.rows}
+            if not answer.cursor:
+                break
+            ends = [rest.pop(which) for which in (0, -1) if rest]
+            await store.apply(name, Record("s", _HOUR, tuple(Ended(key, "") for key in ends)))
+            look = Look(answer.cursor, 7)
+        assert seen == set(keys)
 
     def test_who_is_alone_in_having_a_row(
         self, store_url: str, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
@@ -307,21 +289,18 @@ class LedgerSuite(Suite):
         taken = {call for claimed, _ in found for call in claimed}
         assert not [key for key, attempt in called if (key, attempt + 1) in taken]
 
-    def test_a_cancelled_call_leaves_the_store_in_order(
-        self, portal: BlockingPortal, store: LedgerStore, ledger: Callable[[], str]
+    @in_portal
+    async def test_a_cancelled_call_leaves_the_store_in_order(
+        self, store: LedgerStore, ledger: Callable[[], str]
     ) -> None:
         """Each answer belongs to the command that was sent, whatever was given up meanwhile."""
-
-        async def scenario() -> None:
-            name = ledger()
-            for turn in range(20):
-                with anyio.CancelScope() as scope:
-                    scope.cancel()
-                    await store.apply(name, Record("me", _HOUR, (Ended(f"given up {turn}", "0"),)))
-                recorded = await store.apply(name, Record("me", _HOUR, (Ended(f"k{turn}", str(turn)),)))
-                assert recorded.verdicts == (Verdict("known", 1, str(turn)),)
-
-        portal.call(scenario)
+        name = ledger()
+        for turn in range(20):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await store.apply(name, Record("me", _HOUR, (Ended(f"given up {turn}", "0"),)))
+            recorded = await store.apply(name, Record("me", _HOUR, (Ended(f"k{turn}", str(turn)),)))
+            assert recorded.verdicts == (Verdict("known", 1, str(turn)),)
 
 
 def _mine(keys: tuple[str, ...], answer: Answer) -> set[Call]:

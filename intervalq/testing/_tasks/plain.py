@@ -26,6 +26,7 @@ from intervalq.tasks.rules import (
     Worked,
 )
 from intervalq.tasks.store import TaskStore
+from intervalq.testing._suite import in_portal
 from intervalq.testing._tasks.base import Names, TaskSuiteBase, refused
 from intervalq.testing._tasks.together import in_threads
 
@@ -66,94 +67,79 @@ async def _drained(store: TaskStore, session: str, queue: str) -> list[int]:
 class PlainTests(TaskSuiteBase):
     """Tasks that `Tasks.put` inserted, whether or not the store hands them out in ranges."""
 
-    def test_what_was_put_is_listed_and_found_by_id(
-        self, portal: BlockingPortal, store: TaskStore, names: Names
-    ) -> None:
+    @in_portal
+    async def test_what_was_put_is_listed_and_found_by_id(self, store: TaskStore, names: Names) -> None:
         """Looks by queue, over all tasks, and by ids in their order, with a limit, and without values."""
+        queue, other = names.queue(), names.queue()
+        rows = await _put(store, queue, 40)
+        await _put(store, other, 3)
+        assert _values(rows) == list(range(40))
+        assert len({row.id for row in rows}) == 40
+        assert {(row.queue, row.session, row.claims, row.attempt) for row in rows} == {(queue, None, 0, 0)}
+        few = await store.apply(Select(queue=queue, limit=5))
+        assert len(set(few)) == 5
+        assert set(few) <= set(rows)
+        asked = [row.id for row in rows[7:2:-1]]
+        assert await store.apply(Select(ids=(*asked, "plain-1-1", "plain-99-5"))) == rows[7:2:-1]
+        assert await store.apply(Select(ids=tuple(asked), queue=other)) == ()
+        bare = await store.apply(Select(queue=queue, values=False))
+        assert [row._replace(json="null") for row in rows] == list(bare)
+        every = [row for row in await store.apply(Select()) if row.queue in {queue, other}]
+        assert Counter(row.queue for row in every) == {queue: 40, other: 3}
+        (stats,) = await store.apply(Count(names=(queue,)))
+        assert (stats.size, stats.ready, stats.claimed) == (40, 40, 0)
 
-        async def scenario() -> None:
-            queue, other = names.queue(), names.queue()
-            rows = await _put(store, queue, 40)
-            await _put(store, other, 3)
-            assert _values(rows) == list(range(40))
-            assert len({row.id for row in rows}) == 40
-            assert {(row.queue, row.session, row.claims, row.attempt) for row in rows} == {
-                (queue, None, 0, 0)
-            }
-            few = await store.apply(Select(queue=queue, limit=5))
-            assert len(set(few)) == 5
-            assert set(few) <= set(rows)
-            asked = [row.id for row in rows[7:2:-1]]
-            assert await store.apply(Select(ids=(*asked, "plain-1-1", "plain-99-5"))) == rows[7:2:-1]
-            assert await store.apply(Select(ids=tuple(asked), queue=other)) == ()
-            bare = await store.apply(Select(queue=queue, values=False))
-            assert [row._replace(json="null") for row in rows] == list(bare)
-            every = [row for row in await store.apply(Select()) if row.queue in {queue, other}]
-            assert Counter(row.queue for row in every) == {queue: 40, other: 3}
-            (stats,) = await store.apply(Count(names=(queue,)))
-            assert (stats.size, stats.ready, stats.claimed) == (40, 40, 0)
-
-        portal.call(scenario)
-
-    def test_what_was_put_is_changed_moved_and_deleted_by_id(
-        self, portal: BlockingPortal, store: TaskStore, names: Names
+    @in_portal
+    async def test_what_was_put_is_changed_moved_and_deleted_by_id(
+        self, store: TaskStore, names: Names
     ) -> None:
         """Changes are all or nothing; the task keeps its id, and its old version can't be changed again."""
-
-        async def scenario() -> None:
-            queue, other, session = names.queue(), names.queue(), await names.begun(store)
-            rows = await _put(store, queue, 20)
-            gone, moved, changed, needed, *left = rows
-            parts = Modify(
-                deletes=(Delete(gone.id, gone.version),),
-                changes=(
-                    Change(moved.id, moved.version, queue=other),
-                    Change(changed.id, changed.version, json='"new"', delay=3600 * 10**6),
-                ),
-                depends=(Depend(needed.id, needed.version),),
-            )
-            done = await store.apply(parts)
-            assert [(row.id, row.queue) for row in done.changed] == [(moved.id, other), (changed.id, queue)]
-            assert {row.version > 0 for row in done.changed} == {True}
-            there = await store.apply(Select(ids=(gone.id, moved.id, changed.id, needed.id)))
-            assert [(row.queue, row.json) for row in there] == [
-                *((other, moved.json), (queue, '"new"')),
-                (queue, needed.json),
-            ]
-            error = await refused(store, parts, DependencyError)
-            assert (error.deletes, error.changes) == ((gone.id,), (moved.id, changed.id))
-            missing = Modify(deletes=(Delete(left[0].id, left[0].version), Delete("plain-3-17", 0)))
-            assert (await refused(store, missing, DependencyError)).deletes == ("plain-3-17",)
-            (stats,) = await store.apply(Count(names=(queue,)))
-            assert (stats.size, stats.ready, stats.future) == (18, 17, 1)
-            assert await _drained(store, session, queue) == _values([needed, *left])
-            assert await _drained(store, session, other) == _values([moved])
-
-        portal.call(scenario)
+        queue, other, session = names.queue(), names.queue(), await names.begun(store)
+        rows = await _put(store, queue, 20)
+        gone, moved, changed, needed, *left = rows
+        parts = Modify(
+            deletes=(Delete(gone.id, gone.version),),
+            changes=(
+                Change(moved.id, moved.version, queue=other),
+                Change(changed.id, changed.version, json='"new"', delay=3600 * 10**6),
+            ),
+            depends=(Depend(needed.id, needed.version),),
+        )
+        done = await store.apply(parts)
+        assert [(row.id, row.queue) for row in done.changed] == [(moved.id, other), (changed.id, queue)]
+        assert {row.version > 0 for row in done.changed} == {True}
+        there = await store.apply(Select(ids=(gone.id, moved.id, changed.id, needed.id)))
+        assert [(row.queue, row.json) for row in there] == [
+            *((other, moved.json), (queue, '"new"')),
+            (queue, needed.json),
+        ]
+        error = await refused(store, parts, DependencyError)
+        assert (error.deletes, error.changes) == ((gone.id,), (moved.id, changed.id))
+        missing = Modify(deletes=(Delete(left[0].id, left[0].version), Delete("plain-3-17", 0)))
+        assert (await refused(store, missing, DependencyError)).deletes == ("plain-3-17",)
+        (stats,) = await store.apply(Count(names=(queue,)))
+        assert (stats.size, stats.ready, stats.future) == (18, 17, 1)
+        assert await _drained(store, session, queue) == _values([needed, *left])
+        assert await _drained(store, session, other) == _values([moved])
 
     @pytest.mark.parametrize("word", ["deleted", "moved"])
-    def test_all_that_was_put_goes_in_pieces(
-        self, portal: BlockingPortal, store: TaskStore, names: Names, word: str
-    ) -> None:
+    @in_portal
+    async def test_all_that_was_put_goes_in_pieces(self, store: TaskStore, names: Names, word: str) -> None:
         """Five hundred tasks in one step, which every store must support."""
-
-        async def scenario() -> None:
-            queue, other, session = names.queue(), names.queue(), await names.begun(store)
-            await Tasks(store).put(queue, range(2 * _MANY))
-            for _ in range(2):
-                rows = await store.apply(Select(queue=queue, limit=_MANY, values=False))
-                assert len(rows) == _MANY
-                if word == "deleted":
-                    await store.apply(Modify(deletes=tuple(Delete(row.id, row.version) for row in rows)))
-                else:
-                    changes = tuple(Change(row.id, row.version, queue=other) for row in rows)
-                    assert len((await store.apply(Modify(changes=changes))).changed) == _MANY
-            assert await store.apply(Count(names=(queue,))) == ()
-            assert await _drained(store, session, queue) == []
-            expected = list(range(2 * _MANY)) if word == "moved" else []
-            assert await _drained(store, session, other) == expected
-
-        portal.call(scenario)
+        queue, other, session = names.queue(), names.queue(), await names.begun(store)
+        await Tasks(store).put(queue, range(2 * _MANY))
+        for _ in range(2):
+            rows = await store.apply(Select(queue=queue, limit=_MANY, values=False))
+            assert len(rows) == _MANY
+            if word == "deleted":
+                await store.apply(Modify(deletes=tuple(Delete(row.id, row.version) for row in rows)))
+            else:
+                changes = tuple(Change(row.id, row.version, queue=other) for row in rows)
+                assert len((await store.apply(Modify(changes=changes))).changed) == _MANY
+        assert await store.apply(Count(names=(queue,))) == ()
+        assert await _drained(store, session, queue) == []
+        expected = list(range(2 * _MANY)) if word == "moved" else []
+        assert await _drained(store, session, other) == expected
 
     def test_what_is_claimed_is_its_sessions(
         self, portal: BlockingPortal, store: TaskStore, names: Names

@@ -49,7 +49,7 @@ def state_of(data: object, queue: str, url: str) -> State:
 
 
 def renewed(stored: Mapping[str, Any], state: State) -> dict[str, Any]:
-    """A record as it is stored in place of the one before: fields that others added to that are kept."""
+    """A record as it is stored in place of the previous one, whose unknown fields are kept."""
     others = {name: value for name, value in stored.items() if name not in _SOME}
     return {**others, **state.to_dict()}
 

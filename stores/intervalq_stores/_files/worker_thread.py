@@ -34,7 +34,7 @@ class Job:
         """Whether the thread has begun with its batch."""
         self.finished = False
         self.finished_at = 0
-        """When it was, on `stopwatch`: its waiter may hear of it later."""
+        """When it was finished, on `stopwatch`; its waiter may be woken later."""
         self.left = False
         """Whether nobody waits any more, so that it must not be begun."""
         self._done = anyio.Event()

@@ -52,7 +52,7 @@ class JSONLedgerStore:
         asked = LedgerJob(ledger, command, now)
         answer = await file.ask(asked)
         if asked.made and now is None:  # a new ledger removes expired ones
-            for other in await to_thread.run_sync(self._expired, abandon_on_cancel=True):
+            for other in await to_thread.run_sync(lambda: self._there()[1], abandon_on_cancel=True):
                 await self._of(other).ask(LedgerJob(other, Forget((), ()), None))
         return answer
 
@@ -71,9 +71,6 @@ class JSONLedgerStore:
                 raise InvalidName(ledger)
             self._files[ledger] = _LedgerFile(self.url, self._folder / f"{ledger}{_END}", ledger)
         return self._files[ledger]
-
-    def _expired(self) -> list[str]:
-        return self._there()[1]
 
     def _there(self) -> tuple[list[str], list[str]]:
         """The existing ledgers, and those that have expired."""

@@ -41,7 +41,7 @@ class MemoryTable:
         self._rows: dict[str, Row] = {}
         self._queues: dict[str, dict[str, Row]] = {}
         self._heaps: dict[str, dict[int, list[tuple[int, str]]]] = {}
-        """Of each queue and priority: when its tasks are ready."""
+        """For each queue and priority, a heap: when its tasks are ready, and their ids."""
         self._lines: dict[tuple[str, str], list[Row]] = {}
         self._held: dict[str, dict[str, Row]] = {}
         self._marks: dict[tuple[str, str], Mark] = {}
@@ -50,7 +50,7 @@ class MemoryTable:
         self._locks: dict[str, LockRow] = {}
         self._outcomes: dict[int, list[OutcomeRow]] = {}
         self._outcomes_of: dict[int, dict[str, list[OutcomeRow]]] = {}
-        """Both by the day of `day_of`."""
+        """By the day (see `day_of`) and the task's id; `_outcomes` by the day alone."""
 
     # --- tasks --------------------------------------------------------------------------------------
 

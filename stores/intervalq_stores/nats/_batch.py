@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from intervalq_stores.nats._errors import Refused, Server
+from intervalq_stores.nats._server import Refused, Server
 from intervalq_stores.nats._task.message import (
     EXPECTED,
     EXPECTED_OF,

@@ -31,7 +31,6 @@ from intervalq.errors import (
 )
 from intervalq.rules import Advance, Answer, Command, Drop, Inspect
 from intervalq.store import stopwatch
-from intervalq_stores.nats._errors import Server
 from intervalq_stores.nats._names import decoded, encoded
 from intervalq_stores.nats._queue.cache import Known
 from intervalq_stores.nats._queue.clock import ServerClock
@@ -48,6 +47,7 @@ from intervalq_stores.nats._queue.step import (
     tickets,
 )
 from intervalq_stores.nats._queue.stream import Appended, History
+from intervalq_stores.nats._server import Server
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

@@ -53,7 +53,7 @@ class NATSTaskStore:
             import nats  # noqa: F401, PLC0415 - an extra
         except ImportError as missing:
             raise MissingExtra("a store in NATS", "nats") from missing
-        from intervalq_stores.nats._errors import Server  # noqa: PLC0415 - likewise
+        from intervalq_stores.nats._server import Server  # noqa: PLC0415 - likewise
         from intervalq_stores.nats._task.stream import Stream  # noqa: PLC0415 - needs that extra
 
         self._stream = Stream(Server(url))

@@ -86,7 +86,7 @@ def inserted(insert: Insert) -> tuple[bytes, str, bytes]:
 
 @lru_cache(64)
 def _new_extra(level: int, keep_for: int, per_key: int, follow_up: str, awaits: int) -> bytes:
-    """What only a new task with a priority, an outcome to be kept, a follow-up or several of a key has."""
+    """The optional fields of a new task: priority, time to keep, follow-up, and concurrency of its key."""
     within(keep_for, MAX_SPAN, "keep_for")
     within(per_key, _MAX_ATTEMPTS, "per_key")
     within(awaits, _MAX_ATTEMPTS, "awaits")
@@ -158,7 +158,7 @@ def row_of(id_: bytes, packed: bytes) -> Row:
 
 
 def _extra(packed: bytes, at: int) -> tuple[int, str, int, str, tuple[int, str, int], int]:
-    """What only some tasks have: mark, progress, time to keep, errors, and what joins them to others.
+    """The optional fields of a task: mark, progress, time to keep, errors, and what joins it to others.
 
     The last is where the value begins.
     """

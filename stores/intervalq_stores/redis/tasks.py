@@ -29,10 +29,10 @@ _POLICY: Final = "maxmemory_policy:"
 _NEEDS_DAYS: Final = 3
 """The first part of an answer: nothing was done, because keys of these days of outcomes are needed."""
 _TRIES: Final = 5
-_MOST_PARTS: Final = 10_000
-"""The most tasks of a batch: they are inserted in one step, and the server does nothing else meanwhile."""
+_MAX_PARTS: Final = 10_000
+"""The most tasks of a batch: the server does nothing else during the step that inserts all of them."""
 _KNOWN_DAYS: Final = 8
-"""How many days a store declares because an earlier command of the kind was about them."""
+"""How many days of outcomes a store declares because earlier commands of the same kind used them."""
 
 
 class RedisTaskStore:
@@ -65,10 +65,10 @@ class RedisTaskStore:
         Raises:
             UnsupportedOperation: it inserts a batch of more than 10,000 tasks; nothing was done.
         """
-        if isinstance(command, Modify) and len(command.inserts) > _MOST_PARTS + 1:  # and the follow-up
+        if isinstance(command, Modify) and len(command.inserts) > _MAX_PARTS + 1:  # and the follow-up
             raise UnsupportedOperation(
                 self.url,
-                f"a batch has at most {_MOST_PARTS} tasks here, because the server inserts them in one step "
+                f"a batch has at most {_MAX_PARTS} tasks here, because the server inserts them in one step "
                 "and does nothing else meanwhile; nothing was done: use several batches, or another store",
             )
         try:

@@ -152,8 +152,8 @@ end
 
 -- --- what happens to one task ------------------------------------------------------------------------
 
--- Make the next task of a key claimable; several, if more of them may run at a time since later ones came. As many as
--- the last one says may run, and those behind a task that waits wait, too.
+-- Make the next task of a key claimable; or several, if a later task has raised how many may run at a time: the key's
+-- last task decides that. Tasks behind one that waits wait, too.
 local function feed(line)
   local first = 1
   if is_shared then

@@ -9,7 +9,7 @@
 -- A day is dropped by the first heartbeat after it. If there is none, the server removes its keys a day later.
 
 local DAY, DONE, FAILED, CANCELLED = 86400000000, 0, 1, 2
-local BETWEEN, MOST_ERRORS = '\30', 32000
+local BETWEEN, MAX_ERRORS = '\30', 32000
 -- State, plus 4 if it has a key; attempts, created, started, ended, until, pid; the lengths of queue, key, host, result,
 -- errors and value, and these texts.
 local OUTCOME, OUTCOME_SIZE = '>BI4i8i8i8i8i8I2I2I2I4I4I4', 63
@@ -48,9 +48,9 @@ local function entry(at, attempt, err)
 end
 
 local function with_error(errors, err, attempt)
-  if #errors >= MOST_ERRORS then  -- characters count, not bytes
+  if #errors >= MAX_ERRORS then  -- characters count, not bytes
     local _, characters = string.gsub(errors, '[^\128-\191]', '')
-    if characters >= MOST_ERRORS then return errors end
+    if characters >= MAX_ERRORS then return errors end
   end
   return errors .. (errors == '' and '' or BETWEEN) .. entry(now, attempt, err)
 end

@@ -44,7 +44,7 @@ _PUT: Final = (
 _ENDED: Final = ("done", "failed")
 
 SWEPT: Final = 2_000
-"""How many rows of dropped ledgers a transaction removes."""
+"""The maximum number of rows of dropped ledgers that one transaction removes."""
 
 
 class SQLiteBook:

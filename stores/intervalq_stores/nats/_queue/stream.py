@@ -13,12 +13,12 @@ import anyio
 from intervalq.errors import CorruptState, StoreError, UnsupportedOperation, VersionMismatch
 from intervalq.rules import BadRecord, NewerRecord, State
 from intervalq.store import stopwatch
-from intervalq_stores.nats._errors import Refused, Server, Stored
 from intervalq_stores.nats._names import decoded
 from intervalq_stores.nats._queue import entry as nats_queue_entry
 from intervalq_stores.nats._queue.entry import STEP, Broken, Newer
 from intervalq_stores.nats._queue.log import Gap
 from intervalq_stores.nats._queue.step import Entry, Full, Plain, Position
+from intervalq_stores.nats._server import Refused, Server, Stored
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

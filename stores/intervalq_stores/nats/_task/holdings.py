@@ -204,7 +204,7 @@ class Holdings:
         return lost
 
     def answered(self, settled: Sequence[Delete | Change]) -> None:
-        """Forget the outcome of settlements, once nothing in their call can fail any more.
+        """Forget the outcomes of settlements once nothing in their call can fail any more.
 
         Until then the next call needs it, or it would take a loss for a settlement.
         """

@@ -13,8 +13,8 @@ from nats.aio.msg import Msg
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import SECOND, Row
 from intervalq_stores.nats._connection import Connection
-from intervalq_stores.nats._errors import Refused, Server
 from intervalq_stores.nats._names import encoded
+from intervalq_stores.nats._server import Refused, Server
 from intervalq_stores.nats._task.message import (
     PREFIX,
     STREAM,

@@ -95,7 +95,7 @@ $$;
 
 
 -- intervalq._wake: for each of the queues, notify one idle session that there is something to claim, or will be within
--- a second: it might not ask by itself before.
+-- a second, before which it might not ask by itself.
 create or replace function intervalq._wake(queues text[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

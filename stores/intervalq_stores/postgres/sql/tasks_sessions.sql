@@ -124,8 +124,8 @@ end
 $$;
 
 
--- intervalq._close_ranks: those of a key that wait before one that doesn't go to the end of the line. They joined it in
--- transactions that saw it as it was before; `_feed` and `_in_line` rely on it that the last one waits if any does.
+-- intervalq._close_ranks: move tasks of a key that wait in front of one that doesn't wait to the end of the line. They
+-- joined it in transactions that saw an older line; `_feed` and `_in_line` need the last one to wait if any does.
 create or replace function intervalq._close_ranks(q text, k text) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
-"""A connection to a NATS with JetStream: requests with a timeout that are sent once, and translated errors.
+"""A store's access to a NATS with JetStream: requests with a timeout, sent once, and translated errors.
 
 The connection is created when it is first needed. A broken one isn't repaired, but replaced by the next call,
 so nothing is sent after its caller has given up, and no subscription outlives the server that knew it.
@@ -75,7 +75,7 @@ def running_loop(store: str) -> asyncio.AbstractEventLoop:
 
 
 class NoPlaceError(StoreUnavailable):
-    """At the moment, no server has room for a stream or consumer, or the cluster has no leader."""
+    """No server has room for a stream or consumer at the moment, or the cluster has no leader."""
 
 
 class Refused(Exception):
