@@ -66,6 +66,70 @@ end
 $$;
 
 
+-- intervalq._tell: notify those who wait for the outcomes of these tasks, which were written before in this transaction.
+-- A notice has up to 200 ids, because it may have 8000 bytes.
+create or replace function intervalq._tell(ids uuid[]) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    notice text;
+begin
+    if intervalq._fresh() then
+        for notice in
+            with told as (
+                delete from intervalq.awaited a where a.ctid = any (array(
+                    select x.ctid from intervalq.awaited x where x.id = any (ids) for update skip locked
+                )) returning a.who, a.id
+            ), numbered as (
+                select t.who, t.id, row_number() over (partition by t.who) / 200 as n
+                from (select distinct * from told) as t
+            )
+            select t.who || ' ' || string_agg(t.id::text, ' ') from numbered t group by t.who, t.n
+        loop
+            perform pg_notify('intervalq_ended', notice);
+        end loop;
+    else
+        -- It can't see who began to wait meanwhile, and reading that table might abort the user's transaction.
+        perform pg_notify('intervalq_ended', '* ' || string_agg(u.id::text, ' '))
+        from unnest(ids) with ordinality as u (id, o) group by u.o / 200;
+    end if;
+end
+$$;
+
+-- intervalq.await_outcomes: the listener wants to be told of the outcomes of these tasks. It looks for them after that,
+-- and now and then: an end that is committed at this moment may not have seen this. What nobody was told of in a day
+-- is swept.
+create or replace function intervalq.await_outcomes(who text, ids uuid[], now bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    now := intervalq._now(now);
+    delete from intervalq.awaited a where a.ctid = any (array(
+        select x.ctid from intervalq.awaited x where x.until < now order by x.until limit 1000 for update skip locked
+    ));
+    insert into intervalq.awaited (id, until, who) select u.u, now + 86400000000, who from unnest(ids) as u (u);
+end
+$$;
+
+create or replace function intervalq.leave_outcomes(who text, ids uuid[]) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    delete from intervalq.awaited a where a.ctid = any (array(
+        select x.ctid from intervalq.awaited x where x.id = any (ids) and x.who = leave_outcomes.who
+        for update skip locked
+    ));
+end
+$$;
+
+
 -- intervalq._leave: write the outcome of a task that ends, if it is kept.
 --   ended_as: how it ended; kept: [keep_for, result, took], what its end says about the outcome, or null
 --   me: the session that ended it; null: none
@@ -97,6 +161,9 @@ begin
         coalesce(s.host, ''), coalesce(s.pid, 0), now + keep
     );
     perform intervalq._note_periods(array[keep], now);
+    if not intervalq._fresh() or exists (select from intervalq.awaited) then
+        perform intervalq._tell(array[t.id]);
+    end if;
 end
 $$;
 
@@ -147,6 +214,9 @@ begin
     into done, times, ended from gone g;
     if times is not null then
         perform intervalq._note_periods(array(select distinct u.u from unnest(times) as u (u)), now);
+        if not intervalq._fresh() or exists (select from intervalq.awaited) then
+            perform intervalq._tell(done);
+        end if;
     end if;
 end
 $$;

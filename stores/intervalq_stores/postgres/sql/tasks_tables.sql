@@ -344,6 +344,16 @@ create table if not exists intervalq.outcome_periods (
     over bigint not null
 );
 
+-- Who waits for the outcome of a task, until it is there, and at most until then. Nobody reads or writes it but them,
+-- and the ends of kept tasks while there are any.
+create table if not exists intervalq.awaited (
+    id uuid not null,
+    until bigint not null,
+    who text collate "C" not null
+);
+create index if not exists awaited_id on intervalq.awaited (id);
+create index if not exists awaited_until on intervalq.awaited (until);
+
 -- What the functions return: the fields of `rules.Row`, after a letter for the kind of the line.
 do $$
 begin
