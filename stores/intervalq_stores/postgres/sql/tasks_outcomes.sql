@@ -178,6 +178,7 @@ create or replace function intervalq._done(
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = on  -- `work` has it off: a nested loop would compare each task with each
 as $$
 declare
     texts constant text[] := string_to_array(results, chr(31));
@@ -196,24 +197,25 @@ begin
             ) as x
         )) and t.session is not distinct from me
         returning t.id, t.own, t.queue, t.json, t.follow_up, t.attempt + (not t.begun)::integer as attempts, t.created,
-            case when t.keep_for > 0 then t.keep_for else keep_fors[array_position(ids, t.id)] end as kept_for,
-            intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors,
-            array_position(ids, t.id) as place
+            nullif(t.keep_for, 0) as keep_for,
+            intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors
+    ), ending as (
+        select g.*, coalesce(g.keep_for, d.keep_for) as kept_for, d.took, d.result
+        from gone g join unnest(ids, keep_fors, durations, texts) as d (id, keep_for, took, result) on d.id = g.id
     ), left_ones as (
         insert into intervalq.outcomes (
             slot, id, own, queue, state, json, result, attempts, errors, created, started, ended, host, pid, until
         )
-        select intervalq._slot(g.kept_for, now + g.kept_for), g.id, g.own, g.queue, 'done', g.json,
-            coalesce(texts[g.place], ''), g.attempts, g.errors, g.created,
-            case when durations[g.place] > 0 then now - durations[g.place] else 0 end, now, s.host, s.pid, now + g.kept_for
-        from gone g where g.kept_for > 0
+        select intervalq._slot(e.kept_for, now + e.kept_for), e.id, e.own, e.queue, 'done', e.json,
+            coalesce(e.result, ''), e.attempts, e.errors, e.created, case when e.took > 0 then now - e.took else 0 end,
+            now, s.host, s.pid, now + e.kept_for
+        from ending e where e.kept_for > 0
     )
-    select coalesce(array_agg(g.id), '{}'),
-        case when min(g.kept_for) = max(g.kept_for) then array[min(g.kept_for)] else array_agg(g.kept_for) end,
-        array_agg(g.follow_up) filter (where g.follow_up is not null)
-    into done, times, ended from gone g;
-    if times is not null then
-        perform intervalq._note_periods(array(select distinct u.u from unnest(times) as u (u)), now);
+    select coalesce(array_agg(e.id), '{}'), array(select distinct x.kept_for from ending x where x.kept_for > 0),
+        array_agg(e.follow_up) filter (where e.follow_up is not null)
+    into done, times, ended from ending e;
+    if times <> '{}' then
+        perform intervalq._note_periods(times, now);
         if not intervalq._fresh() or exists (select from intervalq.awaited) then
             perform intervalq._tell(done);
         end if;
