@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -116,7 +116,11 @@ class Ended(Operations):
             asked = Select(ids=tuple(ids[first : first + MAX_ROWS]), values=False)
             queues |= {row.id: row.queue for row in await self._apply(asked)}
         gone = [id_ for id_ in ids if id_ not in queues or is_dead(queues[id_])]
-        found = {outcome.id: outcome for outcome in await self._of(gone)}
+        found: dict[str, Outcome] = {}
+        for outcome in await self._of(gone):  # by time, which may have been set back
+            before = found.get(outcome.id)
+            if before is None or _is_last(outcome, queues) or not _is_last(before, queues):
+                found[outcome.id] = outcome
         for id_ in gone:
             if id_ not in found:
                 raise NoOutcome(id_, queues.get(id_))
@@ -128,6 +132,11 @@ class Ended(Operations):
             for first in range(0, len(ids), MAX_ROWS)
             for row in await self._apply(Outcomes(ids=tuple(ids[first : first + MAX_ROWS])))
         ]
+
+
+def _is_last(outcome: Outcome, dead: Container[str]) -> bool:
+    """Whether an outcome may be the last one of its task: what failed, was put back and ended isn't dead."""
+    return (outcome.state == FAILED) == (outcome.id in dead)
 
 
 def _several(ids: Iterable[str]) -> list[str]:
