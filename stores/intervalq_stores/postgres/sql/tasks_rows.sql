@@ -80,9 +80,11 @@ begin
         insert into intervalq.unfed (queue, key) values (q, k);
         return null;
     end if;
-    select x.ctid as spot, x.waiting, exists (
+    select x.ctid as spot, exists (
         select from intervalq.tasks y where y.queue = q and y.key = k and y.per_key is not null
-    ) as is_shared into f from intervalq.tasks x
+    ) as is_shared, x.waiting and not exists (
+        select from intervalq.tasks y where y.queue = q and y.key = k and not y.waiting
+    ) as is_next into f from intervalq.tasks x
     where x.queue = q and x.key = k order by x.place, x.id limit 1;
     if f.is_shared then
         select x.per_key into most from intervalq.tasks x
@@ -99,7 +101,7 @@ begin
             exit when not found;
             is_ready := is_ready or ready_at <= now;
         end loop;
-    elsif f.waiting then
+    elsif f.is_next then
         update intervalq.tasks t set waiting = false, at = greatest(t.at, now), ready = greatest(t.at, now), lane = 0
         where t.ctid = f.spot returning t.ready into ready_at;
         is_ready := coalesce(ready_at <= now, false);
