@@ -89,7 +89,7 @@ def test_its_own_stores_are_found(packed: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     *printed, known = done.stdout.splitlines()
-    assert printed == ["1", "1", "1", "[{'paint': 'red'}]", "True", "True", "True", "8"]
+    assert printed == ["1", "1", "1", "[{'paint': 'red'}]", "True", "True", "True", "9"]
     schemes = "memory file sqlite redis rediss unix redis+cluster rediss+cluster postgresql postgres nats tls"
     assert known == str(sorted(schemes.split()))
 

@@ -68,23 +68,24 @@ def encoded(codec: Codec | None, text: str) -> str:
     return f'{_BEGINNING}{base64.urlsafe_b64encode(data).decode()}"'
 
 
-def read(codec: Codec | None, text: str, what: str) -> Any:  # noqa: ANN401 - any JSON value
+def read(codec: Codec | None, text: str, what: str, *names: str) -> Any:  # noqa: ANN401 - any JSON value
     """The value of JSON text from a store. A value that was written without a codec is read as it is.
 
     Args:
         codec: the handle's codec, if it has one.
         text: the JSON text.
         what: the owner of the value, for the error.
+        names: what to put into that text by `%`; only then, because that takes as long as reading a value.
 
     Raises:
         UnreadableValue: the value needs a codec and there is none, or a different one; or it is damaged.
     """
     if is_encoded(text):
-        text = _decoded(codec, text, what)
+        text = _decoded(codec, text, what % names if names else what)
     try:
         return strict_json.loads(text)
     except (ValueError, RecursionError, TypeError):  # their messages would show the value
-        raise UnreadableValue(what, "it is not JSON") from None
+        raise UnreadableValue(what % names if names else what, "it is not JSON") from None
 
 
 def _decoded(codec: Codec | None, text: str, what: str) -> str:

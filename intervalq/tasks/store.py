@@ -154,6 +154,26 @@ class Keeping(Protocol):
 
 
 @runtime_checkable
+class Telling(Protocol):
+    """A store that tells those who wait for outcomes when these are there."""
+
+    tells_of_others: bool
+    """Whether it tells also of what other processes end."""
+
+    def awaited(self, ids: Sequence[str]) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Listen for the outcomes of up to `MAX_ROWS` tasks while the context is open.
+
+        The context gives a function that returns once each of these tasks has left one since the context was
+        entered. That is a hint: it may return too early, and miss what ends while the context is entered, or
+        with a transaction that goes on meanwhile.
+
+        Raises:
+            UnsupportedOperation: this server can't tell.
+        """
+        ...
+
+
+@runtime_checkable
 class SharingKeys(Protocol):
     """A store that lets several tasks of a key run at a time: it heeds `per_key`."""
 

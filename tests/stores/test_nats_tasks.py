@@ -36,6 +36,7 @@ class TestNATSTaskStore(TaskSuite):
     tells_times = False  # an acknowledgement has no time
     sees_claims = False
     keeps_outcomes = False
+    tells_outcomes = False
     shares_keys = False
     follows_up = False
     marks_cancelled = False

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from intervalq.errors import UnsupportedOperation
 from intervalq.tasks import Claim, Tasks
+from intervalq.tasks._handle import waiting
+from intervalq.tasks.rules import Command, Outcomes, Select
+from intervalq.tasks.store import open_task_store
 from stores.kinds import url_of
+from stores.postgres_sessions import sql
 
 STORES = ("sqlite", "redis", "valkey", "redis_cluster", "postgres", "pgbouncer", "nats")
 PATIENCE = 60
@@ -68,6 +77,65 @@ async def test_running_functions_are_cancelled_and_their_reports_are_seen(url: s
                 await operator.wait_empty(queue)
                 group.cancel_scope.cancel()
     assert cancelled[-1] == ids[2]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis", "valkey", "redis_cluster", "postgres"])
+async def test_who_waits_for_outcomes_is_told_of_its_own_and_asks_only_then(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks in between, and all hear it on one connection."""
+    url, count, queue = url_of(kind, request, tmp_path), 20, f"suite-{secrets.token_hex(6)}"
+    for pauses in ("_CHECKS", "_polls"):  # whoever isn't told waits for ever
+        monkeypatch.setattr(waiting, pauses, (10 * PATIENCE,) if pauses == "_CHECKS" else _never)
+    store = open_task_store(url)
+    asked: Counter[str] = Counter()
+    listening: list[str] = []
+    all_listen = anyio.Event()
+    apply, awaited = store.apply, getattr(store, "awaited")  # noqa: B009 - of those that have it
+
+    async def counted(command: Command[Any]) -> Any:
+        if isinstance(command, Select | Outcomes):
+            asked.update(command.ids)
+        return await apply(command)
+
+    @asynccontextmanager
+    async def noted(ids: Sequence[str]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        async with awaited(ids) as told:
+            listening.extend(ids)
+            if len(listening) == count:
+                all_listen.set()
+            yield told
+
+    monkeypatch.setattr(store, "apply", counted)
+    monkeypatch.setattr(store, "awaited", noted)
+    async with Tasks(store) as tasks, Tasks(url) as workers:
+
+        @workers.worker(queue)
+        async def work(task: Claim) -> int:
+            await all_listen.wait()
+            return int(task.value)
+
+        async def wait(id_: str, number: int) -> None:
+            assert await tasks.result(id_) == number
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                async with anyio.create_task_group() as waiters:
+                    for number in range(count):
+                        waiters.start_soon(wait, await tasks.insert(queue, number, keep="1h"), number)
+                    group.start_soon(workers.run)
+                group.cancel_scope.cancel()
+        # Is it there, and still when we listen? Once told: is it gone, and what did it leave?
+        assert sorted(listening) == sorted(asked)
+        assert set(asked.values()) == {4}
+        if kind == "postgres":
+            listeners = "select count(*) from pg_stat_activity where query = 'listen intervalq_ended'"
+            assert sql(url, listeners) == [(1,)]
+            assert sql(url, "select count(*) from intervalq.awaited") == [(0,)]
+
+
+def _never() -> Iterator[float]:
+    return repeat(10.0 * PATIENCE)
 
 
 async def test_functions_of_plain_tasks_are_cancelled_too(postgres_url: str) -> None:

@@ -19,9 +19,10 @@ from intervalq.tasks.rules import (
     Session,
     Work,
 )
+from intervalq.tasks.store import Isolation
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from stores import postgres_sessions
-from stores.postgres_sessions import sql
+from stores.postgres_sessions import ME, sql
 
 url = postgres_sessions.url
 store = postgres_sessions.store
@@ -85,6 +86,43 @@ async def test_nobody_waits_for_a_slot_that_somebody_reads(store: PostgresTaskSt
         assert sorted(await left(store, START)) == ["t1", "t2"]
     await store.apply(Beat("s"), START + 3 * DAY)
     assert await left(store, START) == []
+
+
+async def test_who_waits_for_outcomes_leaves_nothing_behind(store: PostgresTaskStore, url: str) -> None:
+    """Of two in one process, each ends only its own wait; what a dead one left is swept after a day."""
+    rows = "select count(*) from intervalq.awaited"
+    async with store.awaited(["a", "b"]):
+        async with store.awaited(["b"]):
+            assert sql(url, rows) == [(3,)]
+        assert sql(url, rows) == [(3,)]
+    assert sql(url, rows) == [(0,)]
+    sql(url, "select intervalq.await_outcomes('died', array[gen_random_uuid()], %s)", START)
+    assert sql(url, rows) == [(1,)]
+    async with store.awaited(["a"]):
+        assert sql(url, rows) == [(1,)]
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+async def test_an_end_in_a_transaction_is_told_also_after_the_connection_was_lost(
+    store: PostgresTaskStore, url: str, isolation: Isolation
+) -> None:
+    """A serializable transaction tells all who wait, and doesn't conflict with those who begin to."""
+    await store.apply(Begin(Session("s", expiry=60 * SECOND)))
+    await store.apply(Modify(inserts=(Insert("q", "1", "a", keep_for=DAY),)))
+    (row,) = (await store.apply(Work("s", queues=("q",), limit=1))).claimed
+    async with store.awaited(["a"]) as told:
+        sql(url, f"select pg_terminate_backend(pid) {ME} and query = 'listen intervalq_ended'")
+        await told()
+    async with store.transaction(isolation) as transaction:
+        await transaction.connection.execute("select from intervalq.tasks")
+        async with store.awaited(["a"]) as told:
+            await transaction.apply(Modify("s", deletes=(Delete(row.id, row.version),)))
+            async with store.awaited(["b"]):
+                pass
+            await transaction.connection.execute("commit")
+            await told()
+            await transaction.connection.execute("begin")
+    assert await store.apply(Outcomes(ids=("a",)))
 
 
 async def test_what_sql_inserts_may_be_kept(store: PostgresTaskStore, url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import psycopg
 import pytest
 
 from intervalq import errors
@@ -185,6 +186,32 @@ async def test_one_who_joins_before_those_that_run_does_not_run_with_them(
             running = await _claim(store)
             assert [row.id for row in running] == line
         await mine.apply(_shared("late", most=most))
+    await store.apply(_shared("more", most=most + 1))  # it may run, but is behind one that waits
     assert await _claim(store) == []
     await store.apply(Work("s", _ends(running[0])))
+    assert [row.id for row in await _claim(store)] == ["late", "more"]
+
+
+async def test_one_who_joins_before_those_that_run_waits_even_if_they_share_the_key_no_longer(
+    store: PostgresTaskStore, url: str
+) -> None:
+    """The task that allowed two at a time is gone. Nobody has put the line in order yet."""
+    await begun(store, "s")
+    await store.apply(_shared("a", most=1))
+    async with await psycopg.AsyncConnection.connect(url) as own:
+        await own.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        await own.execute("select count(*) from intervalq.tasks")  # its snapshot
+        await store.apply(_shared("b", "c", "d", most=1))
+        await store.apply(_shared("two"))
+        [first] = await _claim(store)
+        await store.apply(Work("s", _ends(first)))
+        second, third = await _claim(store)
+        await store.apply(Work("s", _ends(second)))
+        [fourth] = await _claim(store)
+        await store.apply(Cancel(("two",)))
+        await store.apply_on(own, _shared("late", most=1))
+    assert (third.id, fourth.id) == ("c", "d")
+    await store.apply(Work("s", _ends(third)))
+    assert await _claim(store) == []
+    await store.apply(Work("s", _ends(fourth)))
     assert [row.id for row in await _claim(store)] == ["late"]

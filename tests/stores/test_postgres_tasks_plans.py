@@ -42,7 +42,7 @@ def test_a_step_of_a_line_looks_at_few_however_many_wait(watched: Watched) -> No
         assert watched.insert("k", 2 * LINES)[0][0] == "i"
         assert watched.rows() < 60
         [second] = watched.work("line", 1, ids=[uuid_of(first[1])], versions=[first[2]])
-        assert watched.rows() < 70
+        assert watched.rows() < 60
         first = second
 
 

@@ -149,7 +149,12 @@ async def test_anybody_can_insert_by_sql(url: str, store: PostgresTaskStore) -> 
     assert rows[made].at - rows[made].created == 3600 * SECOND
     [(first,)] = sql(url, "select intervalq.enqueue('q', '3', priority => -9, delay => '1 hour')")
     assert [row.priority for row in await store.apply(Select(ids=(first,)))] == [-9]
+    [(last,)] = sql(url, "select intervalq.enqueue('s', '4', key => 'k', concurrency_per_key => 2)")
+    assert [row.per_key for row in await store.apply(Select(ids=(last,)))] == [2]
     for bad, reported in (
+        ("'q', '1', concurrency_per_key => 2", "needs a key"),
+        ("'q', '1', key => 'k', concurrency_per_key => 2, replace => true", "combined with replace"),
+        ("'q', '1', key => 'k', concurrency_per_key => 0", "from 1 to 1000"),
         ("'q', '1', id => 'mine'", "exists"),
         ("'q', '1', key => 'k', inbox => 0", "full"),
         ("'q', '1', priority => 10", "from -9 to 9"),

@@ -48,6 +48,36 @@ def keys_of(client: Any) -> set[str]:
     return {name for name in names if name[-1].isdigit()}
 
 
+async def test_who_waits_for_outcomes_leaves_nothing_behind(store: RedisTaskStore, client: Any) -> None:
+    """Of two in one process, each ends only its own wait; what a dead one left is swept after a day."""
+
+    def rows() -> int:
+        return sum(one[:1] in b"ab" for one in client.zrange(INDEX, 0, -1))
+
+    async with store.awaited(["a", "b"]):
+        async with store.awaited(["b"]):
+            assert rows() == 6
+        assert rows() == 6
+    assert rows() == 0
+    day_ago = client.time()[0] * SECOND - DAY
+    await store._ask("await", ["died", "d"], day_ago - 1, KEYS)
+    assert rows() == 2
+    async with store.awaited(["a"]):
+        assert rows() == 2
+
+
+async def test_an_end_is_told_also_after_the_connection_was_lost(store: RedisTaskStore, client: Any) -> None:
+    await begun(store, "s")
+    await store.apply(inserts("a", keep_for=DAY))
+    async with store.awaited(["a"]) as told:
+        client.client_kill_filter(_type="pubsub")
+        await told()
+    async with store.awaited(["a"]) as told:
+        await store.apply(Work("s", deleted(await claim(store, "s"))))
+        await told()
+    assert await store.apply(Outcomes(ids=("a",)))
+
+
 async def test_a_day_is_dropped_when_it_is_over_or_expires_by_itself(
     store: RedisTaskStore, client: Any
 ) -> None:

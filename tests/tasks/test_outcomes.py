@@ -24,6 +24,7 @@ from intervalq.tasks import (
 from intervalq.tasks._spec.outcome import Kept, outcome
 from intervalq.tasks.rules import SECOND, Begin, Modify, Row, Session, Work
 from intervalq.tasks.sync import Tasks as BlockingTasks
+from intervalq_stores.memory.tasks import MemoryTaskStore
 from tasks.fake_store import FakeStore, handle
 from virtual_store import BACKENDS, in_virtual_time
 
@@ -181,6 +182,25 @@ async def test_a_result_that_cannot_be_kept_is_a_failed_attempt(backend: str) ->
             with pytest.raises(TaskFailed, match=f"the result of a kept task {why}"):
                 await tasks.result(id_)
         assert len(await tasks.tasks("q.dead")) == 2
+
+
+async def test_a_task_that_was_put_back_has_its_last_outcome_whatever_the_clock_does() -> None:
+    clock = [10**15]
+    async with Tasks(MemoryTaskStore(clock=lambda: clock[0])) as tasks:
+        id_ = await tasks.insert("q", 1, keep="1d")
+        await (await tasks.claim("q")).term("no")
+        with pytest.raises(TaskFailed):
+            await tasks.result(id_)
+        clock[0] -= 3600 * SECOND
+        (dead,) = await tasks.tasks("q.dead")
+        await tasks.modify(dead.change(queue="q"))
+        await (await tasks.claim("q")).ack()
+        assert await tasks.result(id_) is None
+        clock[0] += 7200 * SECOND
+        again = await tasks.insert("q", 2, id=id_, keep="1d")
+        await (await tasks.claim("q")).term("no again")
+        with pytest.raises(TaskFailed, match="no again"):
+            await tasks.result(again)
 
 
 async def test_a_store_that_keeps_nothing_says_so() -> None:

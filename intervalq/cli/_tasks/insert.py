@@ -166,7 +166,8 @@ def insert(
 
     VALUE is JSON. Without it, or with -, values are read from standard input, one per line, and all options
     apply to each. The command stops at the first line that is not valid JSON; earlier lines are already
-    inserted, except with --follow-up. No option but --text applies to the follow-up.
+    inserted, except with --follow-up, which inserts nothing if there are no values either. No option but
+    --text applies to the follow-up.
 
     Prints the id of the task, or the number of tasks and the id of the follow-up. The exit code is 1 if some
     were not inserted, 2 for wrong use and for a line that is not valid, 130 after Ctrl-C.

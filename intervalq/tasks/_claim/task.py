@@ -77,7 +77,7 @@ class Task(Generic[V_co]):
                 and finally goes to the dead-letter queue.
         """
         row = self._row
-        value: V_co = codec.read(self._form.codec, row.json, f"task {row.id} of queue {row.queue!r}")
+        value: V_co = codec.read(self._form.codec, row.json, "task %s of queue %r", row.id, row.queue)
         return value
 
     @property

@@ -139,6 +139,10 @@ class Chunks:
         waiting, claims, size = self._intake.waiting, chunk.claims, self._size
         while waiting and len(claims) < size:
             claim = waiting[0][1]
+            if not claim._row.attempt and claim.open and self._is_in_doubt is None:  # most are new
+                waiting.popleft()
+                claims.append(claim)
+                continue
             is_last = claim._row.attempt > 0 and self._policy.is_last(claim)
             if is_last and claims:
                 break
@@ -204,11 +208,13 @@ class Chunks:
             return False
         chunk.begun = self._now()
         self._intake.running += 1
+        on_lost, keep_for, begun = chunk.one_lost, self._intake.job.keep_for, chunk.begun
         for claim in chunk.claims:
-            claim._on_lost = chunk.one_lost
-            claim._keep_for = claim._keep_for or self._intake.job.keep_for
-            claim._since = chunk.begun
-        self._batcher.begun.add(chunk.claims, chunk.begun)
+            claim._on_lost = on_lost
+            claim._since = begun
+            if keep_for and not claim._keep_for:
+                claim._keep_for = keep_for
+        self._batcher.begun.add(chunk.claims, begun)
         self._batcher.poke()
         return True
 

@@ -99,8 +99,8 @@ class Intake:
             self._counts["given back"] += len(claims)
             return claims
         now = self._now()
-        for claim in claims:
-            (self.suspects if claim._row.alone else self.waiting).append((now, claim))
+        self.waiting.extend([(now, claim) for claim in claims if not claim._row.alone])
+        self.suspects.extend([(now, claim) for claim in claims if claim._row.alone])
         if claims:
             self._is_careful = bool(self.suspects)
             self._proven = self._counts["done"] if self._is_careful else self._proven

@@ -106,6 +106,8 @@ class TaskSuiteBase(Suite):
 
     keeps_outcomes: bool = True
     """It keeps the outcomes of tasks, see `intervalq.tasks.store.Keeping`."""
+    tells_outcomes: bool = True
+    """It tells those who wait for outcomes, see `intervalq.tasks.store.Telling`."""
     follows_up: bool = True
     """It has batches with a follow-up, see `intervalq.tasks.store.Following`."""
     shares_keys: bool = True

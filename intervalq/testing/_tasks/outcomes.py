@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import anyio
 from anyio.from_thread import BlockingPortal
+from anyio.lowlevel import checkpoint
 
 from intervalq.errors import DependencyError
 from intervalq.tasks._spec.outcome import parsed
@@ -25,8 +27,8 @@ from intervalq.tasks.rules import (
     Session,
     Work,
 )
-from intervalq.tasks.store import Keeping, TaskStore
-from intervalq.testing._tasks.base import Names, TaskSuiteBase, claim, insert, put, refused
+from intervalq.tasks.store import Keeping, TaskStore, Telling
+from intervalq.testing._tasks.base import PATIENCE, Names, TaskSuiteBase, claim, insert, put, refused
 
 _HOUR = 3600 * SECOND
 
@@ -98,6 +100,66 @@ class OutcomeTests(TaskSuiteBase):
             assert sorted(one.id for one in left) == sorted(kept)
             assert all(one.result == one.json == kept[one.id].json for one in left)
             assert all(one.until - one.ended == kept[one.id].keep_for for one in left)
+
+        portal.call(scenario)
+
+    def test_who_waits_for_outcomes_is_told_once_all_are_there(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """However the tasks end, alone or with many others."""
+        if not self.tells_outcomes:
+            return
+        assert isinstance(store, Telling)
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            dead = f"{queue.removesuffix('.dead')}.dead"
+            names.queues.append(dead)
+            ids = [
+                (await put(store, insert(queue, n, keep_for=_HOUR, key="k" if n == 3 else None)))[0].id
+                for n in range(7)
+            ]
+            rows = {row.id: row for row in await claim(store, session, queue, limit=9)}
+            done = [Delete(id_, rows[id_].version, Kept(0)) for id_ in ids]
+            fails = Change(ids[4], rows[ids[4]].version, queue=dead, attempt=1, error="no")
+            told: list[str] = []
+            waiting = {
+                "some": [ids[0], ids[6]],
+                "all": [*ids[:6], ids[0]],
+                "many": ids[:3],
+                "one": [ids[3]],
+            }
+            async with anyio.create_task_group() as group:
+                for name, those in waiting.items():
+                    entered = anyio.Event()
+
+                    async def wait(
+                        name: str = name, those: list[str] = those, entered: anyio.Event = entered
+                    ) -> None:
+                        async with store.awaited(those) as ended:
+                            entered.set()
+                            await ended()
+                            told.append(name)
+
+                    group.start_soon(wait)
+                    await entered.wait()
+                with anyio.fail_after(PATIENCE):
+                    assert (await store.apply(Work(session, tuple(done[:3])))).lost == ()
+                    while told != ["many"]:
+                        await checkpoint()
+                    assert (await store.apply(Work(session, (done[3],)))).lost == ()
+                    while told != ["many", "one"]:
+                        await checkpoint()
+                    assert (await store.apply(Work(session, (fails,)))).lost == ()
+                    await store.apply(Cancel((ids[5],)))
+                    await store.apply(Work(session, (Delete(ids[5], rows[ids[5]].version + 1),)))
+                    while told != ["many", "one", "all"]:
+                        await checkpoint()
+                    assert (await store.apply(Work(session, (done[6],)))).lost == ()
+                    while len(told) < 4:
+                        await checkpoint()
+                    group.cancel_scope.cancel()
+            assert told == ["many", "one", "all", "some"]
 
         portal.call(scenario)
 

@@ -142,11 +142,19 @@ class WakingTaskSuite(TaskSuiteBase):
                 End(ended),
                 Beat(worker),
             ]
-            if self.follows_up:
-                last = insert(other, awaits=1)
-                part = insert(names.queue(), follow_up=last.id)
+            for kind in ("cancelled", "deleted", "done", "keyed", "dead") if self.follows_up else ():
+                last, source = insert(other, awaits=1), names.queue()
+                part = insert(source, follow_up=last.id, key="k" if kind == "keyed" else None)
                 await put(store, last, part)
-                commands.append(Cancel((part.id,)))
+                if kind == "cancelled":
+                    commands.append(Cancel((part.id,)))
+                    continue
+                if kind == "deleted":
+                    commands.append(Modify(deletes=(Delete(part.id, 0),)))
+                    continue
+                (row,) = await claim(store, worker, source)
+                dead = Change(part.id, row.version, queue=f"{names.queue()}.dead", attempt=1, error="no")
+                commands.append(Work(worker, (dead if kind == "dead" else Delete(part.id, row.version),)))
             async with self._listeners(store, waking, names, 1) as (listener,):
                 for number, command in enumerate(commands, 1):
                     await listener.idle(names.queue(), queue, other)

@@ -38,6 +38,8 @@ class MemoryTable:
     def __init__(self) -> None:
         self.fresh: dict[str, int] = {}
         """The least `ready` of free tasks put into each queue. The code that wakes others clears it."""
+        self.left: list[str] = []
+        """The tasks that have left outcomes. Cleared likewise."""
         self._rows: dict[str, Row] = {}
         self._queues: dict[str, dict[str, Row]] = {}
         self._heaps: dict[str, dict[int, list[tuple[int, str]]]] = {}
@@ -244,6 +246,7 @@ class MemoryTable:
 
     def put_outcome(self, outcome: OutcomeRow) -> None:
         """See `Table.put_outcome`."""
+        self.left.append(outcome.id)
         day = day_of(outcome.until)
         self._outcomes.setdefault(day, []).append(outcome)
         self._outcomes_of.setdefault(day, {}).setdefault(outcome.id, []).append(outcome)

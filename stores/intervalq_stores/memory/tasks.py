@@ -6,7 +6,7 @@ import contextlib
 import os
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from intervalq.tasks.rules import (
     apply,
 )
 from intervalq_stores._files.worker_thread import call_soon
+from intervalq_stores._waiters import Waiters
 from intervalq_stores.memory._task_table import MemoryTable
 
 A = TypeVar("A")
@@ -50,6 +51,7 @@ class _Tasks:
         self.listening: dict[str, list[Callable[[], bool]]] = {}
         self.cancelled: dict[str, list[Delete]] = {}
         """What to tell listening sessions of: see `Worked.cancelled`."""
+        self.waiters = Waiters()
         self._seen = 0  # the latest reading of the clock
 
     def read(self, now: int) -> int:
@@ -63,12 +65,14 @@ class _Tasks:
     def apply(self, command: Command[A], now: int) -> A:
         """Do a command, and wake the sessions that it concerns. Only under the lock."""
         self.table.fresh.clear()
+        self.table.left.clear()
         answer = apply(self.table, command, now)
         self._note(command, answer)
         self._tell(command, answer)
         for queue, ready in self.table.fresh.items():
             if ready <= now + SOON:
                 self._wake_one(queue)
+        self.waiters.tell(self.table.left)
         return answer
 
     def _note(self, command: Command[Any], answer: object) -> None:
@@ -118,6 +122,7 @@ def _forked() -> None:
     _LOCK = threading.Lock()
     for tasks in _PROCESS.values():
         tasks.lock = threading.Lock()
+        tasks.waiters = Waiters()
         tasks.idle.clear()
         tasks.listening.clear()
         tasks.cancelled.clear()
@@ -133,6 +138,7 @@ class MemoryTaskStore:
     keeps_outcomes: Final = True
     shares_keys: Final = True
     follows_up: Final = True
+    tells_of_others: Final = True
 
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)
@@ -150,6 +156,12 @@ class MemoryTaskStore:
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`: there is nothing to close, and the tasks stay."""
+
+    @asynccontextmanager
+    async def awaited(self, ids: Sequence[str]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Telling.awaited`."""
+        with self._tasks.waiters.waiting(ids) as waiter:
+            yield waiter.wait
 
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:

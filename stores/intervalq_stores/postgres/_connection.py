@@ -310,6 +310,8 @@ class Ear:
         self._heard, self._lost = asyncio.Event(), list[Exception]()
         self._asking = asyncio.Lock()
         self._mine: Callable[[str], bool] = lambda _: True
+        self.on_loss: Callable[[], None] = lambda: None
+        """Called when the connection is lost."""
         self._texts: list[str] = []
 
     def _hear(self) -> None:
@@ -324,6 +326,7 @@ class Ear:
         self.close()
         self._lost.append(error)
         self._heard.set()
+        self.on_loss()
 
     def _note(self, message: str) -> None:
         if self._mine(message):

@@ -22,6 +22,8 @@ def columns(ends: Sequence[Kept | None]) -> tuple[str, str, str | None] | None:
     """As `_done` of tasks_outcomes.sql takes it: times, durations and results; None: they say nothing."""
     if not any(ends):
         return None
-    keep_fors, results, durations = zip(*[kept or _NOTHING for kept in ends], strict=True)
+    keep_fors, results, durations = zip(
+        *(ends if all(ends) else [kept or _NOTHING for kept in ends]), strict=True
+    )
     joined = SEPARATOR.join(results) if any(results) else None
     return f"{{{','.join(map(str, keep_fors))}}}", f"{{{','.join(map(str, durations))}}}", joined

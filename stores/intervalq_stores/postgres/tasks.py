@@ -13,6 +13,7 @@ from intervalq.errors import StoreError, TransactionConflict
 from intervalq.tasks.rules import Beat, Command, Count, Modify, Outcomes, Row, Select, Worked
 from intervalq.tasks.store import Isolation, Watched
 from intervalq_stores.postgres._advice import advice
+from intervalq_stores.postgres._awaited import Awaited
 from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Server, is_pooled, sqlstate
 from intervalq_stores.postgres._direct import Direct
 from intervalq_stores.postgres._schema import Schema
@@ -47,6 +48,7 @@ class PostgresTaskStore:
     keeps_outcomes: Final = True
     shares_keys: Final = True
     follows_up: Final = True
+    tells_of_others: Final = True
 
     def __init__(self, url: str) -> None:
         schema = Schema(
@@ -60,6 +62,7 @@ class PostgresTaskStore:
         self._lent: list[Connection] = []  # to transactions, whose users may have changed any setting
         self._known = False
         self._direct = Direct(self._server, _PATIENCE, self._ask)
+        self._awaited = Awaited(self._server, _PATIENCE, self._ask)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -141,6 +144,10 @@ class PostgresTaskStore:
         """See `Waking.wakeups`. Behind a pooler there are none."""
         return self._direct.wakeups(session)
 
+    def awaited(self, ids: Sequence[str]) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """See `Telling.awaited`. Behind a pooler nobody is told."""
+        return self._awaited.awaited(ids)
+
     def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[float], Awaitable[Watched]]]:
         """See `Guarding.guard`. Behind a pooler nobody is watched."""
         return self._direct.guard(session)
@@ -155,6 +162,7 @@ class PostgresTaskStore:
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""
+        await self._awaited.aclose()
         idle, self._idle = [*self._idle, *self._lent], []
         self._lent = []
         for connection in idle:

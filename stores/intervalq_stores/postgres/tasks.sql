@@ -11,6 +11,7 @@
 --   intervalq.feed(now)                                      lines of keys, after serializable transactions
 --   intervalq.put(queue, jsons)                              plain tasks, claimed in ranges
 --   intervalq.tasks_of, outcomes_of, stats, live_sessions    looks
+--   intervalq.await_outcomes, leave_outcomes                 to be told of outcomes
 --   intervalq.drop_outcomes(now)                             outcomes whose time is over
 -- Public, for everybody:
 --   intervalq.enqueue(queue, value, ...)                     inserts a task from any SQL: triggers, other drivers
@@ -23,7 +24,7 @@
 --   grant select on intervalq.tasks_version to some_role;
 --   grant select, insert, update, delete on intervalq.tasks, intervalq.sessions, intervalq.beats to some_role;
 --   grant select, insert, update, delete on intervalq.marks, intervalq.idle, intervalq.unfed to some_role;
---   grant select, insert, update, delete on intervalq.clock, intervalq.locks to some_role;
+--   grant select, insert, update, delete on intervalq.clock, intervalq.locks, intervalq.awaited to some_role;
 --   grant select, insert, update, delete on intervalq.plain, intervalq.heads to some_role;
 --   grant select, insert, update, delete on intervalq.ranges, intervalq.floors to some_role;
 --   grant select, insert on intervalq.outcomes, intervalq.outcome_periods to some_role;

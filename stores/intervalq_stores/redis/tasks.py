@@ -9,13 +9,14 @@ servers.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from struct import error as struct_error
 from typing import Any, Final, TypeVar, cast
 
 from intervalq.errors import CorruptState, StoreError, StoreUnavailable, Unauthorized, UnsupportedOperation
 from intervalq.tasks.rules import Command, Modify, OutcomeRow, Outcomes, Worked
+from intervalq_stores.redis._awaited import Awaited
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import Script, script
 from intervalq_stores.redis._task_codec import Arguments, answered, asked, told
@@ -45,12 +46,14 @@ class RedisTaskStore:
     keeps_outcomes: Final = True
     shares_keys: Final = True
     follows_up: Final = True
+    tells_of_others: Final = True
 
     def __init__(self, url: str) -> None:
         self._server = Client(url, "tasks in Redis or Valkey")
         self._cluster = "1" if url.partition("://")[0].lower().endswith("+cluster") else ""
         self._days: dict[str, tuple[int, ...]] = {}
         self.url = self._server.url
+        self._awaited = Awaited(self._server, lambda name, ids: self._ask(name, ids, None, KEYS))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -125,6 +128,10 @@ class RedisTaskStore:
             why = "its text isn't UTF-8" if isinstance(error, UnicodeDecodeError) else "its data is invalid"
             raise CorruptState(self.url, f"{what} can't be read, because {why}: {remedy}") from None
 
+    def awaited(self, ids: Sequence[str]) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """See `Telling.awaited`."""
+        return self._awaited.awaited(ids)
+
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`."""
@@ -153,6 +160,7 @@ class RedisTaskStore:
 
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""
+        await self._awaited.aclose()
         await self._server.close()
 
 
@@ -171,5 +179,6 @@ _PARTS: Final = {
     "cancel": _files("changes", "cancel"),
     "work": _files("changes", "work"),
     **dict.fromkeys(("begin", "beat", "end"), _files("changes", "sessions")),
+    **dict.fromkeys(("await", "leave"), _files("await")),
     **dict.fromkeys(("select", "count", "sessions", "outcomes", "page", "days"), _files("looks")),
 }

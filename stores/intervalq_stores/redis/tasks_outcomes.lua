@@ -149,3 +149,30 @@ local function write_outcomes()
   for _, day in ipairs(swept) do redis.call('UNLINK', of_day(day)) end
 end
 
+-- --- who waits for them --------------------------------------------------------------------------------
+
+-- Those who wait for the outcome of a task, each with a function that forgets it.
+local function each_awaiting(id, use)
+  local start = 'a' .. sized(id)
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', INDEX, '[' .. start, '(' .. start .. '\255')) do
+    local ends, who = sub(member, #start + 1, #start + 9), sub(member, #start + 10)
+    use(who, function() redis.call('ZREM', INDEX, member, 'b' .. ends .. sized(id) .. who) end)
+  end
+end
+
+-- Tell them what this command has left. Nobody is told twice.
+local function tell()
+  if not next(leaving) or #redis.call('ZRANGEBYLEX', INDEX, '[b', '(c', 'LIMIT', 0, 1) == 0 then return end
+  local told = {}
+  for _, those in pairs(leaving) do
+    for _, id in ipairs(those.ids) do
+      each_awaiting(id, function(who, forget)
+        forget()
+        local ids = told[who] or {}
+        told[who] = ids
+        ids[#ids + 1] = id
+      end)
+    end
+  end
+  for who, ids in pairs(told) do redis.pcall('PUBLISH', sub(TASKS, 1, -6) .. 'wake:' .. who, cjson.encode(ids)) end
+end

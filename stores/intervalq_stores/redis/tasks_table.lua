@@ -16,6 +16,7 @@
 --            l LANE until id           claims with a lease           i QUEUE session     idle sessions
 --            k QUEUE KEY place id      lines of keys                 m until MARK        marks that end
 --            x SESSION id              claims that were cancelled      o day               see tasks_outcomes.lua
+--            a ID until listener       who waits for outcomes        b until ID listener   the same by time
 --          In capitals: two bytes of length, and the text. Instants are a sign and 8 bytes, places 4. A LANE is a
 --          QUEUE; for tasks with a priority, also the byte 2, which no sign is, and the priority plus 64 as a byte.
 -- KEYS[3]  intervalq:{tasks}:sessions  HASH  id -> a session, packed, and the queues that it is idle on
@@ -37,7 +38,8 @@
 --          { 2, queue, key, limit } of an InboxFull; or { 3, day, ... }: see tasks_outcomes.lua
 -- Errors   CORRUPT (not our tables), NEWER (a newer layout), RANGE (a number that can't be stored)
 -- Channel  intervalq:{tasks}:wake:SESSION gets an empty message when an idle session has something to claim, and
---          [[id, version], ...] as JSON when some of its claims are cancelled
+--          [[id, version], ...] as JSON when some of its claims are cancelled; that of a listener gets [id, ...] when
+--          these tasks have left outcomes
 --
 -- Times are whole microseconds below 2^53, which a double holds exactly.
 

@@ -44,6 +44,8 @@ class OutcomeTables:
     """The tables of outcomes, within the transaction of a connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self.left: list[str] = []
+        """The tasks that have left outcomes; perhaps also some that have not."""
         self._connection = connection
 
     def put(self, outcomes: Iterable[OutcomeRow]) -> None:
@@ -51,6 +53,7 @@ class OutcomeTables:
         by_day: dict[int, list[OutcomeRow]] = {}
         for outcome in outcomes:
             by_day.setdefault(day_of(outcome.until), []).append(outcome)
+            self.left.append(outcome.id)
         for day, some in by_day.items():
             self._connection.executemany(_PUT.format(table=self._table(day)), some)
 
@@ -67,6 +70,7 @@ class OutcomeTables:
                 group = version, keep_for
                 some = groups.setdefault(group, {})
             some[id_] = f"{took} {result}"
+            self.left.append(id_)
         count = 0
         for (version, keep_for), some in groups.items():
             until = now + keep_for

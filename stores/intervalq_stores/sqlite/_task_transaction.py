@@ -33,11 +33,16 @@ class SQLiteTransaction:
     def __init__(self, database: TaskDatabase) -> None:
         self._database = database
         self.connection = database.connection
+        self.left: list[str] = []
+        """The tasks that have left outcomes."""
 
     async def apply(self, command: Command[A]) -> A:
         """See `Transaction.apply`."""
         with FORK_GUARD.inside(), self._database.explained():
-            return do(SQLiteTable(self._database.connection), command, wall_clock())
+            table = SQLiteTable(self._database.connection)
+            answer = do(table, command, wall_clock())
+        self.left += table.outcome_tables.left
+        return answer
 
 
 class Holder:

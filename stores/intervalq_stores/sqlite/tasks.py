@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar, cast
 
@@ -16,6 +17,7 @@ from intervalq.tasks.rules import Command, Count, Outcomes, QueueStats, Row, Sel
 from intervalq.tasks.store import Isolation
 from intervalq_stores._files.advice import Advice, advise
 from intervalq_stores._files.worker_thread import Job
+from intervalq_stores._waiters import Waiters
 from intervalq_stores.sqlite._fork_guard import FORK_GUARD
 from intervalq_stores.sqlite._store import SQLiteBase
 from intervalq_stores.sqlite._task_batches import do
@@ -27,6 +29,12 @@ from intervalq_stores.sqlite._task_transaction import Holder, SQLiteTransaction,
 A = TypeVar("A")
 
 _EXAMPLE: Final = "sqlite:///path/app.db"
+
+_WAITERS: Final[dict[str, Waiters]] = {}
+"""Those in this process who wait for outcomes in a database, by its real path."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_WAITERS.clear)
 
 
 class _Asked(Job):
@@ -52,6 +60,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
     keeps_outcomes: Final = True
     shares_keys: Final = True
     follows_up: Final = True
+    tells_of_others: Final = False
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         """See `TaskStore.apply`. A command whose caller leaves while it waits for the lock is not done."""
@@ -78,7 +87,8 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
                 raise StoreTimeout(self.url, self._why_held() if held else self._why_no_answer(holder.file))
             if holder.begun.error is not None:
                 raise holder.begun.error
-            yield SQLiteTransaction(holder.database)
+            mine = SQLiteTransaction(holder.database)
+            yield mine
             keep = True
         finally:
             holder.end(keep=keep)
@@ -90,6 +100,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
             raise StoreTimeout(self.url, self._why_no_answer(holder.file, doubt))
         if holder.ended.error is not None:
             raise holder.ended.error
+        self._waiters.tell(mine.left)
 
     async def apply_on(self, connection: sqlite3.Connection, command: Command[A]) -> A:
         """See `Transactional.apply_on`. It waits for other programs as long as the connection does.
@@ -98,6 +109,16 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
         """
         with self._database.explained():
             return apply_on(connection, self._path, self.url, command)
+
+    @asynccontextmanager
+    async def awaited(self, ids: Sequence[str]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Telling.awaited`. What ends on the user's own connection is not told."""
+        with self._waiters.waiting(ids) as waiter:
+            yield waiter.wait
+
+    @property
+    def _waiters(self) -> Waiters:
+        return _WAITERS.setdefault(os.path.realpath(self._path), Waiters())
 
     async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
         """Tasks of a queue (None: of all queues) by id, after the id `cursor`; and the next cursor, or ''."""
@@ -130,6 +151,8 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
         for job in jobs:
             self._one(table, cast("_Asked", job))
         self._database.commit()
+        if table.outcome_tables.left:
+            self._waiters.tell(table.outcome_tables.left)
 
     def _one(self, table: SQLiteTable, job: _Asked) -> None:
         try:

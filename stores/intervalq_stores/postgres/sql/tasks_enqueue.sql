@@ -3,7 +3,8 @@
 -- intervalq.enqueue: insert a task, from any SQL, in the caller's transaction. Returns its id; with a dedupe key that
 -- is taken, the id of the task that has it.
 --   id: your own; null: a new UUID
---   key: tasks of a key never run at the same time; `inbox`: how many may wait; `replace`: only the newest waits
+--   key: up to `concurrency_per_key` tasks of a key run at the same time, from 1 to 1,000; that of the last one applies;
+--     `inbox`: how many may wait; `replace`: only the newest waits, not if several may run
 --   at, delay: not before this time, or not before this long from now
 --   priority: from -9 to 9, higher ones first; each step counts as if the task had become ready a minute earlier
 --   keep: how long its outcome is kept after its end, at least a second; null: as its worker says
@@ -12,7 +13,7 @@ create or replace function intervalq.enqueue(
     queue text, value jsonb, id text default null, key text default null, at timestamptz default null,
     dedupe_key text default null, dedupe_for interval default '5 minutes', delay interval default '0',
     inbox integer default null, replace boolean default false, priority integer default 0,
-    keep interval default null
+    keep interval default null, concurrency_per_key integer default 1
 ) returns text
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -29,6 +30,11 @@ begin
     elsif keep not between '1 second' and '400 days' then
         raise exception 'an outcome is kept for one second to 400 days, and % is not: give another time', keep
             using errcode = '22023';
+    elsif concurrency_per_key is null or concurrency_per_key not between 1 and 1000 then
+        raise exception 'from 1 to 1000 tasks of a key may run at the same time, and % is not: give another number',
+            concurrency_per_key using errcode = '22023';
+    elsif concurrency_per_key > 1 and (key is null or replace) then
+        raise exception 'concurrency_per_key needs a key, and can''t be combined with replace' using errcode = '22023';
     elsif starts_with(id, 'plain-') then
         raise exception 'ids that begin with plain- are those of plain tasks: give another one' using errcode = 'IQ010';
     end if;
@@ -41,7 +47,7 @@ begin
                 false, dedupe_key,
                 case when dedupe_key is null then 0 else (extract(epoch from dedupe_for) * 1000000)::bigint end,
                 inbox, replace, enqueue.priority, coalesce((extract(epoch from keep) * 1000000)::bigint, 0),
-                null, null, null
+                nullif(concurrency_per_key, 1), null, null
             ))
         )) as m
     loop

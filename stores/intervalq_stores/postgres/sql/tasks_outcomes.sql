@@ -66,6 +66,70 @@ end
 $$;
 
 
+-- intervalq._tell: notify those who wait for the outcomes of these tasks, which were written before in this transaction.
+-- A notice has up to 200 ids, because it may have 8000 bytes.
+create or replace function intervalq._tell(ids uuid[]) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    notice text;
+begin
+    if intervalq._fresh() then
+        for notice in
+            with told as (
+                delete from intervalq.awaited a where a.ctid = any (array(
+                    select x.ctid from intervalq.awaited x where x.id = any (ids) for update skip locked
+                )) returning a.who, a.id
+            ), numbered as (
+                select t.who, t.id, row_number() over (partition by t.who) / 200 as n
+                from (select distinct * from told) as t
+            )
+            select t.who || ' ' || string_agg(t.id::text, ' ') from numbered t group by t.who, t.n
+        loop
+            perform pg_notify('intervalq_ended', notice);
+        end loop;
+    else
+        -- It can't see who began to wait meanwhile, and reading that table might abort the user's transaction.
+        perform pg_notify('intervalq_ended', '* ' || string_agg(u.id::text, ' '))
+        from unnest(ids) with ordinality as u (id, o) group by u.o / 200;
+    end if;
+end
+$$;
+
+-- intervalq.await_outcomes: the listener wants to be told of the outcomes of these tasks. It looks for them after that,
+-- and now and then: an end that is committed at this moment may not have seen this. What nobody was told of in a day
+-- is swept.
+create or replace function intervalq.await_outcomes(who text, ids uuid[], now bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    now := intervalq._now(now);
+    delete from intervalq.awaited a where a.ctid = any (array(
+        select x.ctid from intervalq.awaited x where x.until < now order by x.until limit 1000 for update skip locked
+    ));
+    insert into intervalq.awaited (id, until, who) select u.u, now + 86400000000, who from unnest(ids) as u (u);
+end
+$$;
+
+create or replace function intervalq.leave_outcomes(who text, ids uuid[]) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    delete from intervalq.awaited a where a.ctid = any (array(
+        select x.ctid from intervalq.awaited x where x.id = any (ids) and x.who = leave_outcomes.who
+        for update skip locked
+    ));
+end
+$$;
+
+
 -- intervalq._leave: write the outcome of a task that ends, if it is kept.
 --   ended_as: how it ended; kept: [keep_for, result, took], what its end says about the outcome, or null
 --   me: the session that ended it; null: none
@@ -97,6 +161,9 @@ begin
         coalesce(s.host, ''), coalesce(s.pid, 0), now + keep
     );
     perform intervalq._note_periods(array[keep], now);
+    if not intervalq._fresh() or exists (select from intervalq.awaited) then
+        perform intervalq._tell(array[t.id]);
+    end if;
 end
 $$;
 
@@ -111,6 +178,7 @@ create or replace function intervalq._done(
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set enable_hashjoin = on  -- `work` has it off: a nested loop would compare each task with each
 as $$
 declare
     texts constant text[] := string_to_array(results, chr(31));
@@ -129,24 +197,28 @@ begin
             ) as x
         )) and t.session is not distinct from me
         returning t.id, t.own, t.queue, t.json, t.follow_up, t.attempt + (not t.begun)::integer as attempts, t.created,
-            case when t.keep_for > 0 then t.keep_for else keep_fors[array_position(ids, t.id)] end as kept_for,
-            intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors,
-            array_position(ids, t.id) as place
+            nullif(t.keep_for, 0) as keep_for,
+            intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors
+    ), ending as (
+        select g.*, coalesce(g.keep_for, d.keep_for) as kept_for, d.took, d.result
+        from gone g join unnest(ids, keep_fors, durations, texts) as d (id, keep_for, took, result) on d.id = g.id
     ), left_ones as (
         insert into intervalq.outcomes (
             slot, id, own, queue, state, json, result, attempts, errors, created, started, ended, host, pid, until
         )
-        select intervalq._slot(g.kept_for, now + g.kept_for), g.id, g.own, g.queue, 'done', g.json,
-            coalesce(texts[g.place], ''), g.attempts, g.errors, g.created,
-            case when durations[g.place] > 0 then now - durations[g.place] else 0 end, now, s.host, s.pid, now + g.kept_for
-        from gone g where g.kept_for > 0
+        select intervalq._slot(e.kept_for, now + e.kept_for), e.id, e.own, e.queue, 'done', e.json,
+            coalesce(e.result, ''), e.attempts, e.errors, e.created, case when e.took > 0 then now - e.took else 0 end,
+            now, s.host, s.pid, now + e.kept_for
+        from ending e where e.kept_for > 0
     )
-    select coalesce(array_agg(g.id), '{}'),
-        case when min(g.kept_for) = max(g.kept_for) then array[min(g.kept_for)] else array_agg(g.kept_for) end,
-        array_agg(g.follow_up) filter (where g.follow_up is not null)
-    into done, times, ended from gone g;
-    if times is not null then
-        perform intervalq._note_periods(array(select distinct u.u from unnest(times) as u (u)), now);
+    select coalesce(array_agg(e.id), '{}'), array(select distinct x.kept_for from ending x where x.kept_for > 0),
+        array_agg(e.follow_up) filter (where e.follow_up is not null)
+    into done, times, ended from ending e;
+    if times <> '{}' then
+        perform intervalq._note_periods(times, now);
+        if not intervalq._fresh() or exists (select from intervalq.awaited) then
+            perform intervalq._tell(done);
+        end if;
     end if;
 end
 $$;

@@ -71,6 +71,7 @@ as $$
 declare
     f record;
     lanes smallint[];            -- the free places of the key
+    most integer;
     ready_at bigint;
     is_ready boolean := false;
 begin
@@ -79,13 +80,16 @@ begin
         insert into intervalq.unfed (queue, key) values (q, k);
         return null;
     end if;
-    select x.ctid as spot, x.waiting, (
-        select y.per_key from intervalq.tasks y
-        where y.queue = q and y.key = k order by y.place desc, y.id desc limit 1
-    ) as most into f from intervalq.tasks x
+    select x.ctid as spot, exists (
+        select from intervalq.tasks y where y.queue = q and y.key = k and y.per_key is not null
+    ) as is_shared, x.waiting and not exists (
+        select from intervalq.tasks y where y.queue = q and y.key = k and not y.waiting
+    ) as is_next into f from intervalq.tasks x
     where x.queue = q and x.key = k order by x.place, x.id limit 1;
-    if f.most > 1 then
-        lanes := intervalq._free_lanes(q, k, f.most);
+    if f.is_shared then
+        select x.per_key into most from intervalq.tasks x
+        where x.queue = q and x.key = k order by x.place desc, x.id desc limit 1;
+        lanes := intervalq._free_lanes(q, k, coalesce(most, 1));
         for i in 1 .. cardinality(lanes) loop
             update intervalq.tasks t set
                 waiting = false, at = greatest(t.at, now), ready = greatest(t.at, now), lane = lanes[i]
@@ -97,12 +101,9 @@ begin
             exit when not found;
             is_ready := is_ready or ready_at <= now;
         end loop;
-    elsif f.waiting then
+    elsif f.is_next then
         update intervalq.tasks t set waiting = false, at = greatest(t.at, now), ready = greatest(t.at, now), lane = 0
-        where t.ctid = f.spot and not exists (
-            select from intervalq.tasks x where x.queue = q and x.key = k and not x.waiting
-        )
-        returning t.ready into ready_at;
+        where t.ctid = f.spot returning t.ready into ready_at;
         is_ready := coalesce(ready_at <= now, false);
     end if;
     return case when is_ready then q end;

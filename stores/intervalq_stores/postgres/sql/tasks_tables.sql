@@ -100,6 +100,9 @@ begin
             intervalq.work(
                 text, uuid[], integer[], bigint[], bigint[], text, jsonb, jsonb, text[], integer, bigint, bigint,
                 boolean, uuid[], integer, bigint[], uuid[], bigint
+            ),
+            intervalq.enqueue(
+                text, jsonb, text, text, timestamptz, text, interval, interval, integer, boolean, integer, interval
             );
         alter table intervalq.tasks add column per_key smallint, add column lane smallint,
             add column follow_up text collate "C", add column awaits integer;
@@ -201,6 +204,9 @@ create index if not exists tasks_line on intervalq.tasks (queue, key, place) whe
 -- Whatever goes wrong, there are never more tasks of a key that could run than it has places.
 create unique index if not exists tasks_first on intervalq.tasks (queue, key, lane)
     where key is not null and not waiting;
+
+-- Whether several tasks of a key may run, which each end of a task of a key asks. Usually it is empty.
+create index if not exists tasks_shared on intervalq.tasks (queue, key) where per_key is not null;
 
 -- For looks: tasks behind others by time, and tasks that have been claimed before. Few tasks are in these indexes, and
 -- a first claim adds none.
@@ -343,6 +349,16 @@ create table if not exists intervalq.outcome_periods (
     slot smallint not null,
     over bigint not null
 );
+
+-- Who waits for the outcome of a task, until it is there, and at most until then. Nobody reads or writes it but them,
+-- and the ends of kept tasks while there are any.
+create table if not exists intervalq.awaited (
+    id uuid not null,
+    until bigint not null,
+    who text collate "C" not null
+);
+create index if not exists awaited_id on intervalq.awaited (id);
+create index if not exists awaited_until on intervalq.awaited (until);
 
 -- What the functions return: the fields of `rules.Row`, after a letter for the kind of the line.
 do $$

@@ -1,0 +1,101 @@
+"""Hears of outcomes that somebody waits for: one connection for all who wait in a store."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from intervalq.errors import StoreError, UnsupportedOperation
+from intervalq_stores._waiters import Waiter, Waiters
+from intervalq_stores.postgres._connection import Ear, Server, is_pooled
+from intervalq_stores.postgres._task_statements import Asked, Lines, uuid_of
+
+if TYPE_CHECKING:
+    from intervalq_stores.postgres._connection import Connection
+
+_CHANNEL: Final = "intervalq_ended"
+_AWAIT: Final = b"select intervalq.await_outcomes(%s, %s::uuid[], null)"
+_LEAVE: Final = b"select intervalq.leave_outcomes(%s, %s::uuid[])"
+_PARTING: Final = 1.0  # seconds for that: what stays behind is swept later
+_ANYBODY: Final = "*"  # told by transactions that can't see who waits
+
+
+class Awaited:
+    """Those who wait for outcomes in a store."""
+
+    def __init__(self, server: Server, patience: float, ask: Callable[[Asked], Awaitable[Lines]]) -> None:
+        self._server, self._patience, self._ask = server, patience, ask
+        self._who = secrets.token_hex(8)
+        self._waiters = Waiters()
+        self._opening = asyncio.Lock()
+        self._line: tuple[Connection, Ear] | None = None
+        self._is_pooled = False
+
+    @asynccontextmanager
+    async def awaited(self, ids: Sequence[str]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """See `Telling.awaited`."""
+        await self._server.within(self._listen(), self._patience)
+        uuids = [uuid_of(id_) for id_ in ids]
+        with self._waiters.waiting(uuids) as waiter:
+            try:
+                asked = Asked(_AWAIT, (self._who, uuids), _nothing)
+                await self._server.within(self._ask(asked), self._patience)
+                yield waiter.wait
+            finally:
+                await self._leave(waiter)
+
+    async def aclose(self) -> None:
+        """Close the connection; it is opened again when it is needed."""
+        line, self._line = self._line, None
+        if line is not None:
+            connection, ear = line
+            ear.close()
+            await connection.close()
+
+    async def _listen(self) -> None:
+        async with self._opening:
+            if self._line is not None and self._line[1].lost() is not None:
+                await self.aclose()
+            if self._line is None and not self._is_pooled:
+                self._line = await self._open()
+        if self._is_pooled:
+            raise UnsupportedOperation(
+                self._server.url, "notices don't pass through a pooler: give the URL of the server itself"
+            )
+
+    async def _open(self) -> tuple[Connection, Ear] | None:
+        connection = await self._server.open()
+        try:
+            if await is_pooled(connection):
+                self._is_pooled = True
+                await connection.close()
+                return None
+            ear = Ear(connection, self._server.driver.Error, _CHANNEL)
+            ear.on_loss = self._waiters.tell_all
+            await ear.listen(self._heard)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection, ear
+
+    def _heard(self, text: str) -> bool:
+        who, *uuids = text.split(" ")
+        if who in (self._who, _ANYBODY):
+            self._waiters.tell(uuids)
+        return False
+
+    async def _leave(self, waiter: Waiter) -> None:
+        """Don't be told of what has not ended; who was told of all has nothing left."""
+        if uuids := self._waiters.alone(waiter):
+            with anyio.move_on_after(_PARTING, shield=True), suppress(StoreError):
+                asked = Asked(_LEAVE, (self._who, uuids), _nothing)
+                await self._server.within(self._ask(asked), self._patience)
+
+
+def _nothing(lines: Lines) -> None:
+    del lines
