@@ -30,6 +30,20 @@ class Mix:
     """How many times an operator cancels tasks; functions snooze now and then, too."""
     chunks: bool = False
     """Whether there are tasks that are done in chunks, too."""
+    users: int = 1
+    """How many users a handle has by which tasks are claimed by hand; any of them may close it."""
+    fetches: bool = False
+    """Whether these users fetch several tasks at once, too, as one pull consumer."""
+    reports: bool = False
+    """Whether functions report on their work, with checkpoints."""
+    pulls: bool = False
+    """Whether callers wait at the store, and it forgets the claims of silent sessions."""
+    guards: bool = False
+    """Whether the store notices at once that a process is dead."""
+    refusals: float = 0.0
+    """How many times the store refuses a process for a while, as if it had no rights."""
+    patience: float = 60.0
+    """For how many seconds tasks wait for one that is to run alone, and it for them."""
 
 
 MIXES = {
@@ -45,6 +59,14 @@ MIXES = {
     "chunks": Mix(chunks=True),
     "chunks-cancelled": Mix(chunks=True, cancels=6),
     "chunks-lossy": Mix(lost=0.05, slow=0.03, stalls=1, crashes=1, stops=0.5, exits=0.01, chunks=True),
+    "users": Mix(hands=2, users=3, fetches=True, reports=True),
+    "reports": Mix(lost=0.04, slow=0.02, crashes=1, hands=1, reports=True),
+    "pulls": Mix(hands=3, users=2, stops=2, fetches=True, pulls=True),
+    "pulls-stalled": Mix(stalls=6, chunks=True, hands=1, pulls=True),
+    "guards": Mix(crashes=3, stops=1, guards=True),
+    "refused": Mix(refusals=3, hands=2, users=2),
+    "patient": Mix(crashes=5, patience=1.0),
+    "lone-cut": Mix(crashes=3, cuts=5, stops=3, poison=2),
     "lone": Mix(crashes=3, stalls=6, stops=3, poison=2),
     "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
 }

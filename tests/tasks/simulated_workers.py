@@ -35,6 +35,7 @@ from tasks.simulated_judge import Judge
 from tasks.simulated_mixes import MIXES, Mix
 from tasks.simulated_network import Connection, Network
 from tasks.simulated_process import Worker
+from tasks.simulated_stores import connection_of
 
 ENDS = 30.0
 """Seconds of faults."""
@@ -44,6 +45,9 @@ MAX_LINES = 20_000
 
 PATIENCE = 240.0
 """Seconds after that within which there must be fewer tasks left: time-outs, lapses, backoff, work."""
+
+FOUND = 2.0
+"""Seconds after which the store has noticed that a process is dead, if others watch."""
 
 QUEUES = ("a", "b", "c", "k", "m", "q", "h", "poison")
 
@@ -74,15 +78,16 @@ class World:
         self.mix = mix
         self.dice, self.seed = Random(seed), seed
         self.network = Network(Random(f"{seed}:network"), lost=mix.lost, slow=mix.slow)
-        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts)
+        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts or mix.refusals)
         self.steps = 0  # of all workers
         self.judge = Judge(self.network, loop.time, calm=calm)
-        self.network.observe = self.judge.saw
+        self.network.observe, self.network.told = self.judge.saw, self.judge.told
+        self.judge.patience = mix.patience
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5
         self.judge.is_paced = self.is_paced or mix.chunks
-        self.holders: dict[str, tuple[str, float]] = {}
-        """Tasks that are claimed by hand: the process that has each, and until when at least."""
+        self.holders: dict[str, tuple[Hand, float, float]] = {}
+        """Tasks that are claimed by hand: who has each, until when at least, and since when."""
         self.waking = self.dice.random() < 0.5
         self.expiry = self.dice.choice([1.0, 5.0])
         self.workers: list[Worker] = []
@@ -116,6 +121,18 @@ class World:
             worker.process.dead = True
             self.judge.dies(worker.process)
             self.at(self.loop.time() + self.dice.uniform(0.1, 3), self.begin)
+            if self.mix.guards:
+                since = self.loop.time()
+                self.at(since + FOUND, lambda: self._judge_dead(worker.process, since))
+
+    def _judge_dead(self, process: Process, since: float) -> None:
+        """Check that another process has found a dead one, if there was one all the time."""
+        for worker in self.workers:
+            seat = worker.seat
+            watches = worker.is_on and not worker.process.dead and seat.stopped is None
+            if watches and seat.started < since and self.has_session(process):
+                self.network.broken(f"{worker.process.name} has not noticed that {process.name} is dead")
+                return
 
     def _hurt(self, kind: str) -> None:
         living = [worker for worker in self.workers if not worker.process.dead]
@@ -131,6 +148,8 @@ class World:
         elif kind == "stop":
             cancel = self.dice.random() < 0.3
             worker.process.trap(self.dice.randrange(1, 60), partial(worker.stop, cancel=cancel))
+        elif kind == "refuse":
+            worker.connection.refused_until = self.loop.time() + min(length, 3.0)
         else:
             worker.connection.is_cut = True
             worker.seat.back = max(worker.seat.back, self.loop.time() + length)
@@ -139,6 +158,11 @@ class World:
     def _stall(self, worker: Worker, length: float) -> None:
         worker.seat.back = max(worker.seat.back, self.loop.time() + length)
         self.loop.stop_process(worker.process, length)
+
+    def connection(self, process: Process) -> Any:
+        """A connection of a process to the store."""
+        mix = self.mix
+        return connection_of(self.network, process, pulls=mix.pulls, guards=mix.guards, wakes=self.waking)
 
     def has_session(self, process: Process) -> bool:
         """Whether the store has a session of a process."""
@@ -149,7 +173,13 @@ class World:
         for _ in range(processes):
             self.at(self.dice.uniform(0, 2), self.begin)
         mix = self.mix
-        kinds = {"stall": mix.stalls, "crash": mix.crashes, "cut": mix.cuts, "stop": mix.stops}
+        kinds = {
+            "stall": mix.stalls,
+            "crash": mix.crashes,
+            "cut": mix.cuts,
+            "stop": mix.stops,
+            "refuse": mix.refusals,
+        }
         for kind, rate in kinds.items():
             for _ in range(round(rate * processes)):
                 self.at(self.dice.uniform(0, ENDS), self._hurt, kind)
@@ -166,6 +196,10 @@ class World:
             hand = Hand(self, f"hand{number}")
             self.hands.append(hand)
             hand.process.context.run(self._spawn, hand.work())
+            for other in range(1, mix.users):
+                user = Hand(self, f"user {other} of hand{number}", other=hand)
+                self.hands.append(user)
+                user.process.context.run(self._spawn, user.work())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.loop.create_task(coroutine)
@@ -244,7 +278,7 @@ class World:
         await self._until(ENDS)
         self.network.is_healthy = True
         for worker in self.workers:
-            worker.connection.is_cut = False
+            worker.connection.is_cut, worker.connection.refused_until = False, 0.0
             worker.process.traps.clear()
         fewest, deadline = math.inf, 0.0
         while (left := self._left()) or self.producing:
@@ -339,6 +373,7 @@ def simulate(mix: str, seed: int) -> Run:
             mock.patch("intervalq.tasks._spec.ids._last", _ids._Last()),
             mock.patch("intervalq.tasks._spec.ids.os.urandom", dice.randbytes),
             mock.patch("intervalq.tasks._spec.ids.time.time_ns", clock),
+            mock.patch("intervalq.tasks._session.alone.PATIENCE", MIXES[mix].patience),
         ):
             world = World(MIXES[mix], f"{mix}:{seed}", loop)
             loop.run_until_complete(world.run())
