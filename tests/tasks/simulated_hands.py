@@ -13,7 +13,7 @@ from intervalq.errors import ClaimLost, DependencyError, QueueClosed, StoreError
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Worked
 from intervalq.testing.simulation.loop import Process, ProcessClock
-from tasks.simulated_network import CONSUMER, MOST
+from tasks.simulated_network import CONSUMER, MOST, Connection
 
 if TYPE_CHECKING:
     from tasks.simulated_process import Worker
@@ -48,6 +48,9 @@ class Hand:
         """All users of the handle."""
         self._others.append(self)
         self._closed = -math.inf  # when this user closed the handle last
+        self.process: Process
+        self.tasks: Tasks
+        self.connection: Connection
         if other is not None:
             self.process, self.tasks, self.connection = other.process, other.tasks, other.connection
         elif worker is None:

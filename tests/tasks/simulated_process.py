@@ -146,6 +146,13 @@ class Worker:
         else:
             self.process.context.run(self.tasks.stop)
 
+    def judge_dead(self, process: Process, since: float) -> None:
+        """Check that a process that has died has no session, if this one has been running all the time."""
+        seat, has_session = self.seat, self.world.has_session(process)
+        watches = self.is_on and not self.process.dead and seat.stopped is None
+        if watches and seat.started < since and has_session:
+            self.world.network.broken(f"{self.process.name} has not noticed that {process.name} is dead")
+
     async def _called(self, group: str, function: Callable[[Claim], Any], claim: Claim) -> Any:
         """Run a function under the judge's eyes. An error that it raises by itself is a failed attempt."""
         world = self.world

@@ -15,6 +15,7 @@ from intervalq.tasks._claim.endings import unused
 from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Row, Work, Worked
 from intervalq.tasks.store import Pulled, Watched
 from intervalq.testing.simulation.loop import Process
+from tasks.simulated_mixes import Mix
 from tasks.simulated_network import URL, Connection, Network, WakingConnection, result_of
 
 A = TypeVar("A")
@@ -97,10 +98,10 @@ class GuardingConnection(WakingConnection):
             network.guarded.pop(session, None)
 
 
-def connection_of(network: Network, process: Process, *, pulls: bool, guards: bool, wakes: bool) -> Any:
-    """A connection to such a store."""
-    if pulls:
+def connection_of(network: Network, process: Process, mix: Mix, *, wakes: bool) -> Connection:
+    """A connection to the store of a mix."""
+    if mix.pulls:
         return PullingConnection(network, process)
-    if guards:
+    if mix.guards:
         return GuardingConnection(network, process)
     return (WakingConnection if wakes else Connection)(network, process)

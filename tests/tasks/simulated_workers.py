@@ -123,16 +123,8 @@ class World:
             self.at(self.loop.time() + self.dice.uniform(0.1, 3), self.begin)
             if self.mix.guards:
                 since = self.loop.time()
-                self.at(since + FOUND, lambda: self._judge_dead(worker.process, since))
-
-    def _judge_dead(self, process: Process, since: float) -> None:
-        """Check that another process has found a dead one, if there was one all the time."""
-        for worker in self.workers:
-            seat = worker.seat
-            watches = worker.is_on and not worker.process.dead and seat.stopped is None
-            if watches and seat.started < since and self.has_session(process):
-                self.network.broken(f"{worker.process.name} has not noticed that {process.name} is dead")
-                return
+                for other in self.workers:
+                    self.at(since + FOUND, other.judge_dead, worker.process, since)
 
     def _hurt(self, kind: str) -> None:
         living = [worker for worker in self.workers if not worker.process.dead]
@@ -159,10 +151,9 @@ class World:
         worker.seat.back = max(worker.seat.back, self.loop.time() + length)
         self.loop.stop_process(worker.process, length)
 
-    def connection(self, process: Process) -> Any:
+    def connection(self, process: Process) -> Connection:
         """A connection of a process to the store."""
-        mix = self.mix
-        return connection_of(self.network, process, pulls=mix.pulls, guards=mix.guards, wakes=self.waking)
+        return connection_of(self.network, process, self.mix, wakes=self.waking)
 
     def has_session(self, process: Process) -> bool:
         """Whether the store has a session of a process."""
