@@ -25,6 +25,9 @@ SOON = 1.0
 READY = 0.7
 """Seconds within which a ready task is given to a caller: callers poll every half second at least."""
 
+EARLY = 0.11
+"""Seconds by which a call of `fetch` may end before its timeout."""
+
 CLOSES = 0.1
 """Seconds for which those who waited may still learn that their handle was closed."""
 
@@ -101,7 +104,7 @@ class Hand:
             finally:
                 self._judge_call(since, seconds)
             if not claims:
-                self._judge_wait(seconds)
+                self._judge_wait(now() - since, seconds)
             return claims
         assert scope.cancelled_caught
         await anyio.sleep(SOON)
@@ -123,9 +126,11 @@ class Hand:
         if since < self.connection.refused < now - 0.1:
             self.world.network.broken(f"{who} waits since {since:.6f}, and was refused")
 
-    def _judge_wait(self, seconds: float) -> None:
-        """Check that no task was ready all the time while a call waited in vain."""
+    def _judge_wait(self, waited: float, seconds: float) -> None:
+        """Check that a call that got nothing has waited for its time, and no task was ready meanwhile."""
         world, now = self.world, self.world.loop.time()
+        if waited < seconds - EARLY:
+            world.network.broken(f"{self.process.name} waited only {waited:.6f} s of {seconds:g}")
         if not world.judge.calm or seconds < READY or world.mix.fetches or not self._was_open():
             return
         for row in world.network.rows():

@@ -27,6 +27,9 @@ BY_THEMSELVES = {"h", "k", "c"}
 PROMPT = 0.25
 """Seconds after which a task that is to run alone begins, once nothing else of its process runs."""
 
+GROUPS = {"a": "ab", "b": "ab", "m": "m", "q": "q"}
+"""The functions that aren't paced, by queue."""
+
 WAITS = 2.0
 """Seconds for which a task waits at most although a worker would run it."""
 
@@ -73,6 +76,8 @@ class Seat:
 
     many: dict[str, int] = field(default_factory=dict)
     """How many calls of each function it may run at a time."""
+    full: dict[str, float] = field(default_factory=dict)
+    """When a call of each function ended last."""
     started: float = 0.0
     """When its workers were started."""
     stopped: float | None = None
@@ -112,6 +117,8 @@ class Judge:
         """How many settlements of a task the store has done, by session; renewals, too."""
         self.patience = 60.0
         """For how many seconds tasks wait for one that is to run alone, and it for them."""
+        self.alone_until: dict[Process, float] = {}
+        """When the last task that ran alone ended."""
         self.checkpoints: dict[str, int] = {}
         """The last checkpoint of each task."""
         self._unclear: set[str] = set()
@@ -192,7 +199,9 @@ class Judge:
     def ends(self, call: Call, *, failed: bool, over: bool) -> None:
         """Check the end of a worker's function, unless the run is over: then any may be cancelled."""
         self.running.remove(call)
-        self.seats[call.process].idle = self.now()
+        self.seats[call.process].idle = self.seats[call.process].full[call.group] = self.now()
+        if call.claim._row.alone:
+            self.alone_until[call.process] = self.now()
         if over:
             return
         claim, now = call.claim, self.now()
@@ -251,13 +260,40 @@ class Judge:
         others = self._began[process] - call.began
         if ran < 2 * self.patience + 2 * WAITS or others > 0 or self.seats[process].stopped is not None:
             return
-        beside = Counter(each.group for each in self.running if each.process is process)
-        for row in self.books.rows():
-            group = {"a": "ab", "b": "ab", "m": "m", "q": "q"}.get(row.queue)
-            ready = max(row.at, row.modified) / 1e6 - 1000
-            free = group is not None and beside[group] < self.seats[process].many[group]
-            if free and group != call.group and row.session is None and ready < now - WAITS:
+        for group, row in self._waiting():
+            if group != call.group and self._is_free(process, group):
                 self.broken(f"{process.name} runs {call.claim.value} for {ran:.6f} s, and {row.json} waits")
+                return
+
+    def _waiting(self) -> Iterator[tuple[str, Row]]:
+        """The tasks that have been ready for some time and aren't paced, with their functions' groups."""
+        before = self.now() - WAITS
+        for row in self.books.rows():
+            group = GROUPS.get(row.queue)
+            if group is not None and row.session is None and max(row.at, row.modified) / 1e6 - 1000 < before:
+                yield group, row
+
+    def _is_free(self, process: Process, group: str) -> bool:
+        """Whether the process could have begun a task of a group for some time."""
+        beside, seat = [each for each in self.running if each.process is process], self.seats[process]
+        count = sum(each.group == group for each in beside)
+        since = max(seat.started, seat.full.get(group, 0.0))
+        return seat.stopped is None and count < seat.many[group] and since < self.now() - WAITS
+
+    def look(self) -> None:
+        """Check that no task waits while a worker has been free for some time, and none ran alone."""
+        free = [
+            process for process in self.seats if self.calm and not process.dead and process in self._began
+        ]
+        free = [
+            process
+            for process in free
+            if max(self.alone_until.get(process, 0.0), self.seats[process].back) < self.now() - WAITS
+            and not any(each.process is process and each.claim._row.alone for each in self.running)
+        ]
+        for group, row in self._waiting() if free else ():
+            if any(self._is_free(process, group) for process in free):
+                self.broken(f"{row.json} waits, and {[process.name for process in free]} are free")
                 return
 
     def dies(self, process: Process) -> None:

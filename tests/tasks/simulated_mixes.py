@@ -18,6 +18,8 @@ class Mix:
     cuts: float = 0.0
     stops: float = 0.0
     """How many times workers are stopped in an orderly way, or cancelled, while there is work."""
+    closes: float = 0.0
+    """How many times the handles of running workers are closed."""
     exits: float = 0.0
     """The probability that a function ends its process by `SystemExit`."""
     hands: int = 0
@@ -45,13 +47,18 @@ class Mix:
     patience: float = 60.0
     """For how many seconds tasks wait for one that is to run alone, and it for them."""
 
+    def faults(self) -> dict[str, float]:
+        """How many times each fault happens to the processes of a run, for each of them."""
+        faults = {"stall": self.stalls, "crash": self.crashes, "cut": self.cuts, "stop": self.stops}
+        return faults | {"refuse": self.refusals, "close": self.closes}
+
 
 MIXES = {
     "calm": Mix(),
     "lossy": Mix(lost=0.05, slow=0.05),
     "stalls": Mix(stalls=4, slow=0.02),
     "crashes": Mix(crashes=2, poison=1),
-    "stops": Mix(stops=3, exits=0.01),
+    "stops": Mix(stops=3, closes=1, exits=0.01),
     "hands": Mix(hands=3),
     "hands-beside": Mix(hands=1, beside=True, stops=3),
     "operators": Mix(cancels=6),
@@ -62,7 +69,7 @@ MIXES = {
     "users": Mix(hands=2, users=3, fetches=True, reports=True),
     "reports": Mix(lost=0.04, slow=0.02, crashes=1, hands=1, reports=True),
     "pulls": Mix(hands=3, users=2, stops=2, fetches=True, pulls=True),
-    "pulls-stalled": Mix(stalls=6, chunks=True, hands=1, pulls=True),
+    "pulls-stalled": Mix(stalls=6, refusals=2, chunks=True, hands=2, pulls=True),
     "guards": Mix(crashes=3, stops=1, guards=True),
     "refused": Mix(refusals=3, hands=2, users=2),
     "patient": Mix(crashes=5, patience=1.0),

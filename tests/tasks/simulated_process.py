@@ -96,7 +96,10 @@ class Worker:
             await self.tasks.run(grace=GRACE)
         except StoreError as error:
             self.seat.stopped = world.loop.time()
-            if not world.mix.refusals or self.seat.stopped > self.connection.refused + REFUSED:
+            if (
+                not world.mix.refusals
+                or self.seat.stopped > max(self.connection.refused, self.seat.back) + REFUSED
+            ):
                 world.network.broken(f"{self.process.name}: {error}")
         except SystemExit:
             if not self.ending:
@@ -145,6 +148,12 @@ class Worker:
             self.run_task.cancel()
         else:
             self.process.context.run(self.tasks.stop)
+
+    def close(self) -> None:
+        """Close the handle, which ends its workers, too."""
+        if self.is_on and self.seat.stopped is None:
+            self.seat.stopped = self.world.loop.time()
+            self.process.context.run(asyncio.get_running_loop().create_task, self.tasks.aclose())
 
     def judge_dead(self, process: Process, since: float) -> None:
         """Check that a process that has died has no session, if this one has been running all the time."""

@@ -140,8 +140,10 @@ class World:
         elif kind == "stop":
             cancel = self.dice.random() < 0.3
             worker.process.trap(self.dice.randrange(1, 60), partial(worker.stop, cancel=cancel))
+        elif kind == "close":
+            worker.process.trap(self.dice.randrange(1, 60), worker.close)
         elif kind == "refuse":
-            worker.connection.refused_until = self.loop.time() + min(length, 3.0)
+            self.dice.choice(self._everybody()).connection.refused_until = self.loop.time() + min(length, 3.0)
         else:
             worker.connection.is_cut = True
             worker.seat.back = max(worker.seat.back, self.loop.time() + length)
@@ -164,14 +166,7 @@ class World:
         for _ in range(processes):
             self.at(self.dice.uniform(0, 2), self.begin)
         mix = self.mix
-        kinds = {
-            "stall": mix.stalls,
-            "crash": mix.crashes,
-            "cut": mix.cuts,
-            "stop": mix.stops,
-            "refuse": mix.refusals,
-        }
-        for kind, rate in kinds.items():
+        for kind, rate in mix.faults().items():
             for _ in range(round(rate * processes)):
                 self.at(self.dice.uniform(0, ENDS), self._hurt, kind)
         for name in ("producer0", "producer1"):
@@ -183,6 +178,8 @@ class World:
             process = Process("operator", ProcessClock(0, 0.0, lambda: 0.0))
             operator = Tasks(Connection(self.network, process))
             process.context.run(self._spawn, self._operate(operator, Random(f"{self.seed}:operator")))
+        for look in range(int(4 * ENDS)):
+            self.at(look / 2, self.judge.look)
         for number in range(mix.hands):
             hand = Hand(self, f"hand{number}")
             self.hands.append(hand)
@@ -200,7 +197,7 @@ class World:
         for number in range(first, dice.randint(20, 60), 2):
             await anyio.sleep(dice.expovariate(2))
             queue = dice.choice(["a", "b", "k", "m", "h"] if self.hands else ["a", "b", "k", "m"])
-            if dice.random() < (0.2 if self.mix.chunks else 0.04):
+            if dice.random() < (0.2 if self.mix.chunks or self.mix.stops else 0.04):
                 await self._insert_many(tasks, 100 * number + 2000)
             if self.mix.chunks and dice.random() < 0.5:
                 queue = "c"
@@ -269,7 +266,9 @@ class World:
         await self._until(ENDS)
         self.network.is_healthy = True
         for worker in self.workers:
-            worker.connection.is_cut, worker.connection.refused_until = False, 0.0
+            worker.connection.is_cut = False
+        for each in self._everybody():
+            each.connection.refused_until = 0.0
             worker.process.traps.clear()
         fewest, deadline = math.inf, 0.0
         while (left := self._left()) or self.producing:
@@ -285,6 +284,9 @@ class World:
         self.steps = sum(worker.process.steps for worker in self.workers)
         self._judge()
         await self._sweep()
+
+    def _everybody(self) -> list[Worker | Hand]:
+        return [*self.workers, *self.hands]
 
     def _left(self) -> list[Row]:
         return [row for row in self.network.rows() if row.queue in QUEUES]
@@ -302,7 +304,7 @@ class World:
             if not worker.process.dead:
                 worker.stop(cancel=False)
         await self._until(self.loop.time() + 40)
-        for process in [*(each.process for each in self.workers), *(each.process for each in self.hands)]:
+        for process in [each.process for each in self._everybody()]:
             if process.dead:
                 continue
             running = [task for task in process.tasks if not task.done()]
@@ -337,7 +339,7 @@ class World:
         """End what is left, after the judgment: dead processes resume in order to end."""
         self.network.is_over = True
         for _ in range(300):
-            everybody: list[Worker | Hand] = [*self.workers, *self.hands]
+            everybody = self._everybody()
             left = [task for each in everybody for task in each.process.tasks if not task.done()]
             if not left:
                 return

@@ -286,7 +286,7 @@ class WorkSession:
             spawn(self._run)
 
     async def close(self) -> None:
-        """Send all settlements and end, which frees the other claims. Using it again begins a new session."""
+        """Send all settlements and end, which frees other claims. Call it shielded; it can be used again."""
         for scope in self._pulls:
             scope.cancel()
         if not self._running:
@@ -294,11 +294,11 @@ class WorkSession:
         self._closing = self.batcher.hurries = True
         self.batcher.refuse()
         self.batcher.finish_ranges()
-        with anyio.move_on_after(_FAREWELL, shield=True):
+        with anyio.move_on_after(_FAREWELL):
             await self._ended.wait()
             return
         self._scope.cancel()
-        with anyio.move_on_after(_FAREWELL, shield=True):
+        with anyio.move_on_after(_FAREWELL):
             await self._ended.wait()
 
     async def leave(self) -> None:
