@@ -281,15 +281,13 @@ class Judge:
         return seat.stopped is None and count < seat.many[group] and since < self.now() - WAITS
 
     def look(self) -> None:
-        """Check that no task waits while a worker has been free for some time, and none ran alone."""
-        free = [
-            process for process in self.seats if self.calm and not process.dead and process in self._began
-        ]
+        """Check that no task waits while a worker has been free for some time, and has none to run alone."""
+        alone = {self._sessions.get(row.session or "") for row in self.books.rows() if row.alone}
         free = [
             process
-            for process in free
+            for process in self._began
+            if self.calm and not process.dead and process not in alone
             if max(self.alone_until.get(process, 0.0), self.seats[process].back) < self.now() - WAITS
-            and not any(each.process is process and each.claim._row.alone for each in self.running)
         ]
         for group, row in self._waiting() if free else ():
             if any(self._is_free(process, group) for process in free):
