@@ -36,7 +36,9 @@ PATIENCE: Final = 60
 """Seconds for one test."""
 
 CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "backlog", "deadlines", "budgets")
-CALM_WORKERS: Final = ("calm", "stops", "hands", "chunks", "operators", "chunks-cancelled")
+CALM_WORKERS: Final = (
+    "calm", "stops", "hands", "chunks", "operators", "chunks-cancelled", "users", "pulls", "guards",
+)  # fmt: skip
 """Mixes with few faults, in which only the code can make jobs costly or late."""
 ALL: Final = "all mixes"
 EFFECT: Final = "effect"

@@ -24,6 +24,13 @@ class TestMemoryTaskStore(TaskSuite, WakingTaskSuite):
         return "memory://"
 
 
+async def test_a_sequence_of_the_suite_can_run_again() -> None:
+    """It must not find the outcomes that the first run has left."""
+    store = MemoryTaskStore()
+    for _ in range(2):
+        await TestMemoryTaskStore()._sequence(store, 242)
+
+
 def put(*ids: str, at: int | None = None) -> Modify:
     return Modify(inserts=tuple(Insert("q", "1", id_, at=at) for id_ in ids))
 

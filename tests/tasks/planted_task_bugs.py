@@ -129,7 +129,7 @@ def _() -> Iterator[None]:
     return instead(rules, "_last_in_line", beside)
 
 
-@bug("lost-answers-forgotten", "lossy")
+@bug("lost-answers-forgotten", "chunks-lossy")
 def _() -> Iterator[None]:
     """Tasks claimed by a call whose answer was lost are never given back."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from random import Random
 from typing import TYPE_CHECKING
 
 import anyio
 
-from intervalq.errors import ClaimLost, QueueClosed, StoreError
+from intervalq.errors import ClaimLost, DependencyError, QueueClosed, StoreError, UnsupportedOperation
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Worked
 from intervalq.testing.simulation.loop import Process, ProcessClock
-from tasks.simulated_network import Connection, WakingConnection
+from tasks.simulated_network import CONSUMER, MOST, Connection
 
 if TYPE_CHECKING:
     from tasks.simulated_process import Worker
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 
 SOON = 1.0
 """Seconds after which a task that was claimed for a caller who left has been given back."""
+
+READY = 0.7
+"""Seconds within which a ready task is given to a caller: callers poll every half second at least."""
+
+EARLY = 0.11
+"""Seconds by which a call of `fetch` may end before its timeout."""
+
+CLOSES = 0.1
+"""Seconds for which those who waited may still learn that their handle was closed."""
 
 LAST = 1.0
 """Seconds that a call waits after its timeout for an answer that is on its way."""
@@ -31,17 +41,28 @@ class Hand:
     With a worker, the user is in the worker's process, and uses its handle.
     """
 
-    def __init__(self, world: World, name: str, worker: Worker | None = None) -> None:
+    def __init__(
+        self, world: World, name: str, worker: Worker | None = None, other: Hand | None = None
+    ) -> None:
         self.world = world
         self.dice = world.dice if worker is None else Random(f"{world.seed}:{name}:user")
         self._worker = worker
-        if worker is None:
+        self._others: list[Hand] = [] if other is None else other._others
+        """All users of the handle."""
+        self._others.append(self)
+        self._closed = -math.inf  # when this user closed the handle last
+        self.process: Process
+        self.tasks: Tasks
+        self.connection: Connection
+        if other is not None:
+            self.process, self.tasks, self.connection = other.process, other.tasks, other.connection
+        elif worker is None:
             self.process = Process(name, ProcessClock(0, 0.0, lambda: 0.0))
-            self.connection = (WakingConnection if world.waking else Connection)(world.network, self.process)
+            self.connection = world.connection(self.process)
             self.connection.heard = self._heard
             self.tasks = Tasks(self.connection, expiry=world.expiry)
         else:
-            self.process, self.tasks = worker.process, worker.tasks
+            self.process, self.tasks, self.connection = worker.process, worker.tasks, worker.connection
         self._turns = Random(f"{world.seed}:{name}")
         self._call: anyio.CancelScope | None = None
 
@@ -49,39 +70,73 @@ class Hand:
         """Claim and settle until the run is over."""
         while not self.world.over:
             try:
-                claim = await self._claim()
-                if claim is not None:
-                    await self._hold(claim)
-                elif self._worker is None and self.dice.random() < 0.2:
+                claims = await self._claim()
+                async with anyio.create_task_group() as group:
+                    for claim in claims:
+                        group.start_soon(self._hold, claim)
+                if not claims and self._worker is None and self.dice.random() < 0.2:
                     await self._leave()
             except StoreError as error:
                 self.world.network.say(f"{self.process.name}: {error!r}")
             except QueueClosed:
-                self.world.network.broken(f"{self.process.name} refuses a claim, and its handle is open")
-            await anyio.sleep(self.dice.uniform(0, 0.3))
+                if self._was_open():
+                    self.world.network.broken(f"{self.process.name} refuses a claim, and its handle is open")
+            with anyio.move_on_after(self.dice.uniform(0, 0.3)):  # or just while the session ends
+                await self.connection.ends.wait()
         while self._worker is not None and self._worker.is_on:
             await anyio.sleep(0.1)
         await self._leave()
 
-    async def _claim(self) -> Claim | None:
+    def _was_open(self, since: float = math.inf) -> bool:
+        """Whether nobody has closed the handle lately, or since then."""
+        return max(each._closed for each in self._others) < min(since, self.world.loop.time() - CLOSES)
+
+    async def _claim(self) -> list[Claim]:
         dice, now = self.dice, self.world.loop.time
         lease = dice.choice([None, None, dice.uniform(0.5, 3)])
         since, seconds = now(), dice.choice([0, 0.2, dice.uniform(0, 3)])
         with anyio.move_on_after(dice.choice([100.0, 100.0, dice.uniform(0, 1)])) as scope:
             self._call = scope
             try:
-                claim = await self.tasks.claim("h", lease=lease, timeout=seconds)
+                claims = await self._claimed(lease, seconds)
             except TimeoutError:
-                claim = None
-            if self.world.judge.calm and now() - since > seconds + LAST + 0.1:
-                self.world.network.broken(
-                    f"{self.process.name} waited {now() - since:.6f} s, not {seconds:g}"
-                )
-            return claim
+                claims = []
+            finally:
+                self._judge_call(since, seconds)
+            if not claims:
+                self._judge_wait(now() - since, seconds)
+            return claims
         assert scope.cancelled_caught
         await anyio.sleep(SOON)
         self._judge_left()
-        return None
+        return []
+
+    async def _claimed(self, lease: float | None, seconds: float) -> list[Claim]:
+        if not (self.world.mix.fetches and self.dice.random() < 0.3):
+            return [await self.tasks.claim("h", lease=lease, timeout=seconds)]
+        pull = self.tasks.pull("h", name=CONSUMER, max_ack_pending=MOST)
+        return await pull.fetch(self.dice.choice([1, 2, 5]), seconds, lease=lease)
+
+    def _judge_call(self, since: float, seconds: float) -> None:
+        """Check that a call has ended in time: soon after its timeout, or an error."""
+        judge, now, who = self.world.judge, self.world.loop.time(), self.process.name
+        last = 0.1 + (LAST if seconds else 0.0)
+        if judge.calm and now - since > seconds + last:
+            self.world.network.broken(f"{who} waited {now - since:.6f} s, not {seconds:g}")
+        if since < self.connection.refused < now - 0.1:
+            self.world.network.broken(f"{who} waits since {since:.6f}, and was refused")
+
+    def _judge_wait(self, waited: float, seconds: float) -> None:
+        """Check that a call that got nothing has waited for its time, and no task was ready meanwhile."""
+        world, now = self.world, self.world.loop.time()
+        if waited < seconds - EARLY:
+            world.network.broken(f"{self.process.name} waited only {waited:.6f} s of {seconds:g}")
+        if not world.judge.calm or seconds < READY or world.mix.fetches or not self._was_open():
+            return
+        for row in world.network.rows():
+            ready = max(row.at, row.modified) / 1e6 - 1000
+            if row.queue == "h" and row.session is None and ready < now - READY:
+                world.network.broken(f"{self.process.name} waited {seconds:g} s, and {row.json} was ready")
 
     def _heard(self, answer: object) -> None:
         """The caller may leave just when its task arrives, before or after it is given the task."""
@@ -98,33 +153,45 @@ class Hand:
     def _judge_left(self) -> None:
         """Check that nothing is claimed here while no call waits and no task is held."""
         network = self.world.network
-        for row in network.rows() if self.world.judge.calm else ():
+        is_alone = len(self._others) == 1 and self.world.judge.calm
+        for row in network.rows() if is_alone else ():
             if row.queue == "h" and row.session in self.world.judge.sessions_of(self.process):
                 network.broken(f"{self.process.name} has {row.json} claimed, and its caller has left")
 
     async def _hold(self, claim: Claim) -> None:
+        try:
+            await self._work_on(claim)
+        except StoreError as error:
+            self.world.judge.unsure.add(claim.id)
+            self.world.network.say(f"{self.process.name}: {error!r}")
+
+    async def _work_on(self, claim: Claim) -> None:
         world, dice, now = self.world, self.dice, self.world.loop.time
-        judge, until = world.judge, self._until(claim, world.loop.time())
+        judge, until, since = world.judge, self._until(claim, world.loop.time()), now()
         world.network.say(f"{self.process.name} has {claim.value}")
-        if judge.calm and (other := world.holders.get(claim.id)) is not None and other[1] > now() + 0.01:
-            world.network.broken(f"{self.process.name} has {claim.value}, and so has {other[0]}")
+        other = world.holders.get(claim.id)
+        if judge.calm and other is not None and other[1] > now() + 0.01 and other[0]._was_open(other[2]):
+            name = other[0].process.name
+            world.network.broken(f"{self.process.name} has {claim.value}, and so has {name}")
         if judge.calm and claim.id not in judge.unsure and claim.attempt != 1 + judge.failed[claim.id]:
             world.network.broken(f"attempt {claim.attempt} of {claim.value} by hand")
         if until < float("inf"):
             judge.unsure.add(claim.id)
-        world.holders[claim.id] = self.process.name, until - 0.01
+        world.holders[claim.id] = self, until - 0.01, since
         try:
             await anyio.sleep(dice.choice([0, dice.uniform(0, 0.5), dice.uniform(0, 4)]))
             for _ in range(dice.choice([0, 0, 1, 3])):
-                until = min(until, now())  # until it is answered, the outcome is unknown
-                until = await self._renew(claim)
-                world.holders[claim.id] = self.process.name, until - 0.01
+                # Until it is answered, the outcome is unknown.
+                held, until = until, min(until, now())
+                renews = dice.random() < 0.7
+                until = await self._renew(claim) if renews else await self._changes(claim, held)
+                world.holders[claim.id] = self, until - 0.01, since
                 await anyio.sleep(dice.uniform(0, 1))
             world.holders.pop(claim.id, None)
             await self._settle(claim)
         except ClaimLost as error:
             judge.unsure.add(claim.id)
-            if judge.calm and now() < until - 0.1:
+            if judge.calm and now() < until - 0.1 and self._was_open(since):
                 world.network.broken(f"{self.process.name} lost {claim.value} before {until:.6f}: {error}")
             return
         finally:
@@ -139,7 +206,7 @@ class Hand:
         since = self.world.loop.time()
         if lease is not None:
             self.world.judge.unsure.add(claim.id)
-        lost: list[ClaimLost] = []
+        lost: list[ClaimLost | StoreError] = []
         async with anyio.create_task_group() as group:
             for _ in range(self.dice.choice([1, 1, 2])):
                 group.start_soon(self._renews, claim, lease, lost)
@@ -147,17 +214,46 @@ class Hand:
             raise lost[0]
         return float("inf") if lease is None else since + lease
 
-    async def _renews(self, claim: Claim, lease: float | None, lost: list[ClaimLost]) -> None:
+    async def _renews(self, claim: Claim, lease: float | None, lost: list[ClaimLost | StoreError]) -> None:
         try:
             with self.world.judge.settles(self.process, claim):
                 await claim.in_progress(lease)
-        except ClaimLost as error:
+        except (ClaimLost, StoreError) as error:
             lost.append(error)
+
+    async def _changes(self, claim: Claim, held: float) -> float:
+        """Report on the work, or change the task, which both keep the claim; returns until when it holds."""
+        judge = self.world.judge
+        if self.world.mix.pulls:
+            try:
+                await claim.in_progress(progress=0.5)
+            except UnsupportedOperation:
+                return held
+            self.world.network.broken(f"{self.process.name} reports on {claim.value}, which can't be kept")
+        since = self.world.loop.time()
+        if self.dice.random() < 0.5:
+            checkpoint = self.dice.randrange(1000)
+            with judge.settles(self.process, claim), judge.reports(claim, checkpoint):
+                await claim.in_progress(checkpoint=checkpoint)
+        else:
+            try:
+                with judge.settles(self.process, claim):
+                    await self.tasks.modify(claim.change(value=claim.value))
+            except DependencyError as error:
+                raise claim._lost() from error
+        return self._until(claim, since)
 
     async def _settle(self, claim: Claim) -> None:
         chance = self.dice.random()
         with self.world.judge.settles(self.process, claim):
-            if chance < 0.6:
+            if chance < 0.1 and not self.world.mix.pulls:
+                try:
+                    await self.tasks.modify(claim.delete(), self.tasks.new("ledger", claim.value))
+                except DependencyError as error:
+                    raise claim._lost() from error
+                if claim.open:
+                    self.world.network.broken(f"{self.process.name} has ended {claim.value}, which is open")
+            elif chance < 0.6:
                 await claim.ack(self.tasks.new("ledger", claim.value))
             elif chance < 0.75:
                 await claim.release()
@@ -169,6 +265,9 @@ class Hand:
 
     async def _leave(self) -> None:
         """Close the handle, which may be used again."""
+        world, self._closed = self.world, math.inf
+        before = world.judge.sessions_of(self.process)
         await self.tasks.aclose()
-        if self.world.judge.calm and self.world.has_session(self.process):
-            self.world.network.broken(f"{self.process.name} has closed its handle and has a session")
+        self._closed = world.loop.time()
+        if world.judge.calm and before & set(world.network.store._tasks.table._sessions):
+            world.network.broken(f"{self.process.name} has closed its handle and has a session")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from intervalq.errors import ClaimLost
 from intervalq.tasks import Claim
 from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Modified, Modify, Row, Work, Worked
 from intervalq.testing.simulation.loop import Process
@@ -20,8 +21,17 @@ second, and check now and then.
 NOTICE = 1.0
 """Seconds after which the store knows that a task has begun."""
 
+BY_THEMSELVES = {"h", "k", "c"}
+"""Queues whose tasks may have begun although no function runs: users have them, or they wait for slots."""
+
 PROMPT = 0.25
 """Seconds after which a task that is to run alone begins, once nothing else of its process runs."""
+
+GROUPS = {"a": "ab", "b": "ab", "m": "m", "q": "q"}
+"""The functions that aren't paced, by queue."""
+
+WAITS = 2.0
+"""Seconds for which a task waits at most although a worker would run it."""
 
 NOTICED = 10.0
 """Seconds, besides the expiry, until a function that lost its task is cancelled: time-outs, a heartbeat."""
@@ -38,6 +48,10 @@ class Books(Protocol):
 
     def row(self, id_: str) -> Row | None:
         """A task as stored."""
+        ...
+
+    def rows(self) -> list[Row]:
+        """All tasks as stored."""
         ...
 
 
@@ -62,12 +76,18 @@ class Seat:
 
     many: dict[str, int] = field(default_factory=dict)
     """How many calls of each function it may run at a time."""
+    full: dict[str, float] = field(default_factory=dict)
+    """When a call of each function ended last."""
+    started: float = 0.0
+    """When its workers were started."""
     stopped: float | None = None
     """When its workers were told to stop."""
     idle: float = 0.0
     """When the last call ended."""
     back: float = 0.0
     """When it resumed after a stall, or could reach the store again after a partition."""
+    holds: Callable[[str, Row], bool] | None = None
+    """Whether the process still has a claim for sure; None: always."""
 
 
 class Judge:
@@ -95,6 +115,20 @@ class Judge:
         """Seconds for which tasks without a key were ready before they began."""
         self._settled = Counter[tuple[str | None, str]]()
         """How many settlements of a task the store has done, by session; renewals, too."""
+        self.patience = 60.0
+        """For how many seconds tasks wait for one that is to run alone, and it for them."""
+        self.alone_until: dict[Process, float] = {}
+        """When the last task that ran alone ended."""
+        self.checkpoints: dict[str, int] = {}
+        """The last checkpoint of each task."""
+        self._unclear: set[str] = set()
+        """Tasks of which a report may have been stored, as far as is known."""
+        self._worked: dict[str, float] = {}
+        """When the last call that was answered was sent, by session."""
+        self._ran: set[tuple[str | None, str]] = set()
+        """The tasks that functions were called with, by session."""
+        self._began: dict[Process, float] = {}
+        """When a function was called last."""
         self._sessions: dict[str, Process] = {}
         self._claimed: dict[str, float] = {}
 
@@ -107,10 +141,15 @@ class Judge:
     def begins(self, process: Process, group: str, claim: Claim, *, paced: bool = False) -> Call:
         """Check the start of a worker's function."""
         row = self.books.row(claim.id)
-        call = Call(process, group, claim, claim._row.session, self.now())
+        call, seat = Call(process, group, claim, claim._row.session, self.now()), self.seats[process]
         self._beside(call)
         if self.calm:
             self._claim(call, row, paced=paced)
+        self._checkpoint(claim)
+        if seat.holds is not None and not seat.holds(claim._row.session or "", claim._row):
+            self.broken(f"{process.name} begins {claim.value}, which others may have by now")
+        self._ran.add((call.session, claim.id))
+        self._began[process] = self.now()
         self.began[claim.id] += 1
         self.running.append(call)
         if row is not None and row.key is None:
@@ -124,8 +163,16 @@ class Judge:
         count = sum(each.group == call.group for each in beside) + 1
         if count > seat.many.get(call.group, count):
             self.broken(f"{who} runs {count} tasks of {call.group}, {seat.many[call.group]} may run")
-        if beside and (call.claim._row.alone or any(each.claim._row.alone for each in beside)):
-            names = [each.claim.value for each in [*beside, call] if each.claim._row.alone]
+        # It waits for the others for some time, and then they wait for it.
+        since = self._claimed.get(call.claim.id, 0.0) if call.claim._row.alone else self.now()
+        alone = [call.claim] if self.now() - since < self.patience and beside else []
+        alone += [
+            each.claim
+            for each in beside
+            if each.claim._row.alone and self.now() - self._claimed[each.claim.id] < 2 * self.patience
+        ]
+        names = [claim.value for claim in alone if claim._row.alone]
+        if names:
             self.broken(f"{who} runs {names} beside others, and they are to run alone")
         if seat.stopped is not None and self.now() > max(seat.stopped, seat.back) + 0.001:
             self.broken(f"{who} begins {call.claim.value}, and was stopped at {seat.stopped:.6f}")
@@ -152,15 +199,26 @@ class Judge:
     def ends(self, call: Call, *, failed: bool, over: bool) -> None:
         """Check the end of a worker's function, unless the run is over: then any may be cancelled."""
         self.running.remove(call)
-        self.seats[call.process].idle = self.now()
+        self.seats[call.process].idle = self.seats[call.process].full[call.group] = self.now()
+        if call.claim._row.alone:
+            self.alone_until[call.process] = self.now()
         if over:
             return
         claim, now = call.claim, self.now()
         self.failed[claim.id] += failed
+        if claim._row.alone and self.calm:
+            self._tired(call)
         row = self.books.row(claim.id)
         mine = row is not None and row.session == call.session and row.version == claim._row.version
         if self.calm and mine and row is not None and not row.begun and now - call.began > NOTICE:
             self.broken(f"{claim.value} ran for {now - call.began:.6f} s, and the store knows of no attempt")
+        if (
+            mine
+            and row is not None
+            and not row.begun
+            and self._worked.get(call.session or "", 0) > call.began + NOTICE
+        ):
+            self.broken(f"{claim.value} has begun, and the store was asked since, and not told")
         since = max(call.lost or now, self.seats[call.process].back)
         if now - since > NOTICED:
             self.broken(
@@ -172,19 +230,90 @@ class Judge:
         """Check that a claim which is settled or renewed without an error is so in the store."""
         place = claim._row.session, claim.id
         before = self._settled[place]
-        yield
+        try:
+            yield
+        except ClaimLost:
+            if self.calm and self._settled[place] != before:
+                self.broken(f"{process.name} has settled {claim.value}, and is told that it is lost")
+            raise
         if self.calm and self._settled[place] == before:
             self.broken(f"{process.name} has settled {claim.value}, as it was told, and the store has not")
+
+    @contextmanager
+    def reports(self, claim: Claim, checkpoint: int) -> Iterator[None]:
+        """Check that what was reported is what the claim says, and the next attempt."""
+        self._unclear.add(claim.id)
+        yield
+        self._unclear.discard(claim.id)
+        self.checkpoints[claim.id] = checkpoint
+        self._checkpoint(claim)
+
+    def _checkpoint(self, claim: Claim) -> None:
+        known = self.checkpoints.get(claim.id)
+        if claim.id not in self._unclear and claim.checkpoint != known:
+            self.broken(f"{claim.value} has the checkpoint {claim.checkpoint}, not {known}")
+
+    def _tired(self, call: Call) -> None:
+        """Check that others don't wait for ever for a task that runs alone."""
+        process, now = call.process, self.now()
+        ran = now - call.began
+        others = self._began[process] - call.began
+        if ran < 2 * self.patience + 2 * WAITS or others > 0 or self.seats[process].stopped is not None:
+            return
+        for group, row in self._waiting():
+            if group != call.group and self._is_free(process, group):
+                self.broken(f"{process.name} runs {call.claim.value} for {ran:.6f} s, and {row.json} waits")
+                return
+
+    def _waiting(self) -> Iterator[tuple[str, Row]]:
+        """The tasks that have been ready for some time and aren't paced, with their functions' groups."""
+        before = self.now() - WAITS
+        for row in self.books.rows():
+            group = GROUPS.get(row.queue)
+            if group is not None and row.session is None and max(row.at, row.modified) / 1e6 - 1000 < before:
+                yield group, row
+
+    def _is_free(self, process: Process, group: str) -> bool:
+        """Whether the process could have begun a task of a group for some time."""
+        beside, seat = [each for each in self.running if each.process is process], self.seats[process]
+        count = sum(each.group == group for each in beside)
+        since = max(seat.started, seat.full.get(group, 0.0))
+        return seat.stopped is None and count < seat.many[group] and since < self.now() - WAITS
+
+    def look(self) -> None:
+        """Check that no task waits while a worker has been free for some time, and has none to run alone."""
+        alone = {self._sessions.get(row.session or "") for row in self.books.rows() if row.alone}
+        free = [
+            process
+            for process in self._began
+            if self.calm and not process.dead and process not in alone
+            if max(self.alone_until.get(process, 0.0), self.seats[process].back) < self.now() - WAITS
+        ]
+        for group, row in self._waiting() if free else ():
+            if any(self._is_free(process, group) for process in free):
+                self.broken(f"{row.json} waits, and {[process.name for process in free]} are free")
+                return
 
     def dies(self, process: Process) -> None:
         """Note that a process has died; what it ran may or may not count as failed."""
         self.unsure.update(call.claim.id for call in self.running if call.process is process)
         held = {id_ for id_, who in self._sessions.items() if who is process}
-        self.unsure.update(row.id for row in self._rows() if row.session in held)
+        rows = [row for row in self._rows() if row.session in held]
+        for row in rows if self.calm else ():
+            since = max(self._claimed[row.id], self.seats[process].back)
+            waits = row.begun and (row.session, row.id) not in self._ran and row.queue not in BY_THEMSELVES
+            if waits and self.now() - since > PROMPT:
+                self.broken(f"{process.name} dies, and {row.json} is charged, which has not begun")
+        self.unsure.update(row.id for row in rows)
         self.running = [call for call in self.running if call.process is not process]
 
     def _rows(self) -> list[Row]:
         return [row for id_ in list(self._claimed) if (row := self.books.row(id_)) is not None]
+
+    def told(self, command: Command[Any], sent: float) -> None:
+        """Note that the answer to a command has arrived."""
+        if isinstance(command, Work):
+            self._worked[command.session] = max(sent, self._worked.get(command.session, 0.0))
 
     # --- what the store sees ----------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ class Mix:
     cuts: float = 0.0
     stops: float = 0.0
     """How many times workers are stopped in an orderly way, or cancelled, while there is work."""
+    closes: float = 0.0
+    """How many times the handles of running workers are closed."""
     exits: float = 0.0
     """The probability that a function ends its process by `SystemExit`."""
     hands: int = 0
@@ -30,6 +32,25 @@ class Mix:
     """How many times an operator cancels tasks; functions snooze now and then, too."""
     chunks: bool = False
     """Whether there are tasks that are done in chunks, too."""
+    users: int = 1
+    """How many users a handle has by which tasks are claimed by hand; any of them may close it."""
+    fetches: bool = False
+    """Whether these users fetch several tasks at once, too, as one pull consumer."""
+    reports: bool = False
+    """Whether functions report on their work, with checkpoints."""
+    pulls: bool = False
+    """Whether callers wait at the store, and it forgets the claims of silent sessions."""
+    guards: bool = False
+    """Whether the store notices at once that a process is dead."""
+    refusals: float = 0.0
+    """How many times the store refuses a process for a while, as if it had no rights."""
+    patience: float = 60.0
+    """For how many seconds tasks wait for one that is to run alone, and it for them."""
+
+    def faults(self) -> dict[str, float]:
+        """How many times each fault happens to the processes of a run, for each of them."""
+        faults = {"stall": self.stalls, "crash": self.crashes, "cut": self.cuts, "stop": self.stops}
+        return faults | {"refuse": self.refusals, "close": self.closes}
 
 
 MIXES = {
@@ -37,7 +58,7 @@ MIXES = {
     "lossy": Mix(lost=0.05, slow=0.05),
     "stalls": Mix(stalls=4, slow=0.02),
     "crashes": Mix(crashes=2, poison=1),
-    "stops": Mix(stops=3, exits=0.01),
+    "stops": Mix(stops=3, closes=1, exits=0.01),
     "hands": Mix(hands=3),
     "hands-beside": Mix(hands=1, beside=True, stops=3),
     "operators": Mix(cancels=6),
@@ -45,6 +66,14 @@ MIXES = {
     "chunks": Mix(chunks=True),
     "chunks-cancelled": Mix(chunks=True, cancels=6),
     "chunks-lossy": Mix(lost=0.05, slow=0.03, stalls=1, crashes=1, stops=0.5, exits=0.01, chunks=True),
+    "users": Mix(hands=2, users=3, fetches=True, reports=True),
+    "reports": Mix(lost=0.04, slow=0.02, crashes=1, hands=1, reports=True),
+    "pulls": Mix(hands=3, users=2, stops=2, fetches=True, pulls=True),
+    "pulls-stalled": Mix(stalls=6, refusals=2, chunks=True, hands=2, pulls=True),
+    "guards": Mix(crashes=3, stops=1, guards=True),
+    "refused": Mix(refusals=3, hands=2, users=2),
+    "patient": Mix(crashes=5, patience=1.0),
+    "lone-cut": Mix(crashes=3, cuts=5, stops=3, poison=2),
     "lone": Mix(crashes=3, stalls=6, stops=3, poison=2),
     "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
 }

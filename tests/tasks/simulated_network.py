@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import Context
@@ -11,8 +12,8 @@ from typing import Any, TypeVar
 
 import anyio
 
-from intervalq.errors import IntervalqError, StoreTimeout, StoreUnavailable
-from intervalq.tasks.rules import Command, Modify, Row, Work
+from intervalq.errors import IntervalqError, StoreError, StoreTimeout, StoreUnavailable
+from intervalq.tasks.rules import Beat, Begin, Command, End, Modify, Row, Work
 from intervalq.testing.simulation.loop import Process
 from intervalq_stores.memory.tasks import MemoryTaskStore
 
@@ -20,6 +21,9 @@ A = TypeVar("A")
 
 URL = "simulated://tasks"
 DEADLINE = 2.0
+CONSUMER = "fetchers"
+MOST = 3
+"""How many tasks this pull consumer may have unsettled."""
 
 
 class Network:
@@ -34,8 +38,12 @@ class Network:
         self.is_over = False
         """True once the checks are over."""
         self.listeners: dict[Callable[[], None], Connection] = {}
+        self.guarded: dict[str, Process] = {}
+        """The processes whose death the store notices, by session."""
         self.observe: Callable[[Process, Command[Any], object], None] = lambda *_: None
         """Called with each command that the store has done, and its answer."""
+        self.told: Callable[[Command[Any], float], None] = lambda *_: None
+        """Called with each command whose answer has arrived, and when the command was sent."""
         self._random = random
         self._lost = lost
         self._slow = slow
@@ -73,6 +81,8 @@ class Network:
         """Do a command at the store, whether or not somebody still waits for the answer."""
         answer: object = None
         try:
+            if asyncio.get_running_loop().time() < connection.refused_until:
+                raise StoreError(URL, "no rights")
             answer = result_of(self.store.apply(command))
         except IntervalqError as error:
             answer = error
@@ -86,10 +96,29 @@ class Network:
                 if not self.loses():
                     self._later(self.delay(), wake, other.process.context)
         if not self.loses():
-            self._later(self.delay(), lambda: _answer(reply, answer), connection.process.context)
+            self._later(
+                self.delay(), lambda: connection.came(command, reply, answer), connection.process.context
+            )
+
+    def bury(self, connection: Connection, session: str) -> bool:
+        """Remove the sessions of dead processes, at the request of a living one; returns whether any were."""
+        table = self.store._tasks.table
+        dead = [id_ for id_, process in self.guarded.items() if process.dead]
+        for id_ in dead:
+            del self.guarded[id_]
+            if (lost := table.session(id_)) is not None:
+                table.put_session(lost._replace(beaten=lost.beaten - 2 * lost.expiry - 10**9))
+        if dead:
+            command = Beat(session)
+            self.observe(connection.process, command, result_of(self.store.apply(command)))
+        return bool(dead)
 
     def check(self) -> None:
         """Check what must hold at any time."""
+        table = self.store._tasks.table
+        mine = {each.id for each in table.sessions() if each.consumer == CONSUMER}
+        if mine and sum(row.session in mine for row in self.rows()) > MOST:
+            self.broken(f"{CONSUMER} have more than {MOST} tasks unsettled")
         lines: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows():
             if row.key is not None:
@@ -115,8 +144,14 @@ class Connection:
         self.network = network
         self.process = process
         self.is_cut = False
+        self.refused_until = 0.0
+        """Until when the store refuses what it is asked."""
+        self.refused = -math.inf
+        """When an answer came that refused something that a caller waits for."""
         self.heard: Callable[[object], None] = lambda _: None
         """Called with each answer as soon as it arrives."""
+        self.ends = anyio.Event()
+        """Set when the end of a session is being sent."""
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         assert now is None
@@ -125,15 +160,38 @@ class Connection:
             await anyio.sleep(network.delay())
             raise StoreUnavailable(URL, "no way to it")
         reply: asyncio.Future[A] = loop.create_future()
+        sent = loop.time()
+        if isinstance(command, End):
+            self.ends.set()
+            self.ends = anyio.Event()
         if not network.loses():
             loop.call_later(network.delay(), network.arrive, self, command, reply, context=Context())
         timer = loop.call_later(DEADLINE, _give_up, reply)
         try:
             answer = await reply
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            if isinstance(command, Begin | Work):
+                self.refused = loop.time()
+            raise
         finally:
             timer.cancel()
+        network.told(command, sent)
         self.heard(answer)
         return answer
+
+    def came(self, command: Command[Any], reply: asyncio.Future[Any], answer: object) -> None:
+        """Receive an answer."""
+        if reply.done():
+            self.missed(command, answer)
+        elif isinstance(answer, IntervalqError):
+            reply.set_exception(answer)
+        else:
+            reply.set_result(answer)
+
+    def missed(self, command: Command[Any], answer: object) -> None:
+        """Note an answer for which nobody waits any more."""
 
     async def aclose(self) -> None:
         pass
@@ -160,14 +218,6 @@ class WakingConnection(Connection):
             yield woken
         finally:
             del self.network.listeners[wake]
-
-
-def _answer(reply: asyncio.Future[Any], answer: object) -> None:
-    if not reply.done():
-        if isinstance(answer, IntervalqError):
-            reply.set_exception(answer)
-        else:
-            reply.set_result(answer)
 
 
 def _give_up(reply: asyncio.Future[Any]) -> None:

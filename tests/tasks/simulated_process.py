@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from intervalq.tasks.rules import Depend
 from intervalq.testing.simulation.loop import Process, ProcessClock
 from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Call
-from tasks.simulated_network import Connection, WakingConnection
 
 if TYPE_CHECKING:
     from tasks.simulated_workers import World
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 GRACE = 1.0
 SOON = 0.5
 """Seconds in which workers stop that run nothing: less than `GRACE`."""
+REFUSED = 0.1
+"""Seconds within which workers end after the store has refused something."""
+BACK = 10.0
+"""Seconds after a partition within which a process reaches the store again."""
 OF_M = 0.5
 """Seconds that a task of the queue `m` may take."""
 
@@ -37,10 +41,11 @@ class Worker:
         self.world = world
         clock = ProcessClock(dice.randrange(10**12), dice.uniform(-200, 200), lambda: 0.0)
         self.process = Process(name, clock)
-        self.connection = (WakingConnection if world.waking else Connection)(world.network, self.process)
+        self.connection = world.connection(self.process)
         self.tasks = Tasks(self.connection, expiry=world.expiry)
         self.run_task: asyncio.Task[None] | None = None
         self.seat = world.judge.seats[self.process]
+        self.seat.holds = getattr(self.connection, "holds", None)
         self.is_on = False
         """Whether its workers run."""
         self.ending = False
@@ -81,7 +86,8 @@ class Worker:
         self.process.context.run(asyncio.get_running_loop().create_task, hand.work())
 
     def _start(self) -> None:
-        self.seat.stopped, self.ending = None, False
+        self.seat.stopped, self.seat.started, self.ending = None, self.world.loop.time(), False
+        self.connection.refused = -math.inf
         self.run_task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -89,7 +95,12 @@ class Worker:
         try:
             await self.tasks.run(grace=GRACE)
         except StoreError as error:
-            world.network.broken(f"{self.process.name}: {error}")
+            self.seat.stopped = world.loop.time()
+            if (
+                not world.mix.refusals
+                or self.seat.stopped > max(self.connection.refused, self.seat.back) + REFUSED
+            ):
+                world.network.broken(f"{self.process.name}: {error}")
         except SystemExit:
             if not self.ending:
                 world.network.broken(f"{self.process.name} ends, and nobody wanted that")
@@ -100,6 +111,8 @@ class Worker:
         else:
             if self.ending:
                 world.network.broken(f"{self.process.name} goes on, and was to end")
+            if self.connection.refused > (self.seat.stopped or 0.0) + REFUSED:
+                world.network.broken(f"{self.process.name} was refused, and ends without an error")
         self._ended()
 
     def _ended(self) -> None:
@@ -121,8 +134,9 @@ class Worker:
         """Whether nothing ran in this process since it was stopped, and nothing was in its way."""
         mix, seat = self.world.mix, self.seat
         runs = any(call.process is self.process for call in self.world.judge.running)
-        is_far = bool(mix.lost or mix.slow or mix.cuts)
-        return not (runs or is_far) and max(seat.idle, seat.back) < (seat.stopped or 0.0)
+        is_far = bool(mix.lost or mix.slow)
+        back = seat.back + BACK * bool(mix.cuts)
+        return not (runs or is_far) and max(seat.idle, back) < (seat.stopped or 0.0)
 
     def stop(self, *, cancel: bool) -> None:
         """Stop in an orderly way, or at once."""
@@ -134,6 +148,19 @@ class Worker:
             self.run_task.cancel()
         else:
             self.process.context.run(self.tasks.stop)
+
+    def close(self) -> None:
+        """Close the handle, which ends its workers, too."""
+        if self.is_on and self.seat.stopped is None:
+            self.seat.stopped = self.world.loop.time()
+            self.process.context.run(asyncio.get_running_loop().create_task, self.tasks.aclose())
+
+    def judge_dead(self, process: Process, since: float) -> None:
+        """Check that a process that has died has no session, if this one has been running all the time."""
+        seat, has_session = self.seat, self.world.has_session(process)
+        watches = self.is_on and not self.process.dead and seat.stopped is None
+        if watches and seat.started < since and has_session:
+            self.world.network.broken(f"{self.process.name} has not noticed that {process.name} is dead")
 
     async def _called(self, group: str, function: Callable[[Claim], Any], claim: Claim) -> Any:
         """Run a function under the judge's eyes. An error that it raises by itself is a failed attempt."""
@@ -205,6 +232,8 @@ class Worker:
     async def work(self, claim: Claim) -> Any:
         dice = self.world.dice
         chance = dice.random()
+        if self.world.mix.reports and dice.random() < 0.5:
+            await self._reports(claim)
         try:
             if chance < 0.7:
                 await anyio.sleep(dice.expovariate(10))
@@ -220,6 +249,11 @@ class Worker:
         if 0.75 < chance < 0.78:  # others were faster
             return [*changes, Depend("nobody", 0)]
         return changes
+
+    async def _reports(self, claim: Claim) -> None:
+        checkpoint = self.world.dice.randrange(1000)
+        with self.world.judge.reports(claim, checkpoint):
+            await claim.in_progress(progress=checkpoint / 1000, checkpoint=checkpoint)
 
     def _fails(self, chance: float) -> None:
         dice = self.world.dice

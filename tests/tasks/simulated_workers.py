@@ -35,6 +35,7 @@ from tasks.simulated_judge import Judge
 from tasks.simulated_mixes import MIXES, Mix
 from tasks.simulated_network import Connection, Network
 from tasks.simulated_process import Worker
+from tasks.simulated_stores import connection_of
 
 ENDS = 30.0
 """Seconds of faults."""
@@ -44,6 +45,9 @@ MAX_LINES = 20_000
 
 PATIENCE = 240.0
 """Seconds after that within which there must be fewer tasks left: time-outs, lapses, backoff, work."""
+
+FOUND = 2.0
+"""Seconds after which the store has noticed that a process is dead, if others watch."""
 
 QUEUES = ("a", "b", "c", "k", "m", "q", "h", "poison")
 
@@ -74,15 +78,16 @@ class World:
         self.mix = mix
         self.dice, self.seed = Random(seed), seed
         self.network = Network(Random(f"{seed}:network"), lost=mix.lost, slow=mix.slow)
-        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts)
+        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts or mix.refusals)
         self.steps = 0  # of all workers
         self.judge = Judge(self.network, loop.time, calm=calm)
-        self.network.observe = self.judge.saw
+        self.network.observe, self.network.told = self.judge.saw, self.judge.told
+        self.judge.patience = mix.patience
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5
         self.judge.is_paced = self.is_paced or mix.chunks
-        self.holders: dict[str, tuple[str, float]] = {}
-        """Tasks that are claimed by hand: the process that has each, and until when at least."""
+        self.holders: dict[str, tuple[Hand, float, float]] = {}
+        """Tasks that are claimed by hand: who has each, until when at least, and since when."""
         self.waking = self.dice.random() < 0.5
         self.expiry = self.dice.choice([1.0, 5.0])
         self.workers: list[Worker] = []
@@ -116,6 +121,10 @@ class World:
             worker.process.dead = True
             self.judge.dies(worker.process)
             self.at(self.loop.time() + self.dice.uniform(0.1, 3), self.begin)
+            if self.mix.guards:
+                since = self.loop.time()
+                for other in self.workers:
+                    self.at(since + FOUND, other.judge_dead, worker.process, since)
 
     def _hurt(self, kind: str) -> None:
         living = [worker for worker in self.workers if not worker.process.dead]
@@ -131,6 +140,10 @@ class World:
         elif kind == "stop":
             cancel = self.dice.random() < 0.3
             worker.process.trap(self.dice.randrange(1, 60), partial(worker.stop, cancel=cancel))
+        elif kind == "close":
+            worker.process.trap(self.dice.randrange(1, 60), worker.close)
+        elif kind == "refuse":
+            self.dice.choice(self._everybody()).connection.refused_until = self.loop.time() + min(length, 3.0)
         else:
             worker.connection.is_cut = True
             worker.seat.back = max(worker.seat.back, self.loop.time() + length)
@@ -139,6 +152,10 @@ class World:
     def _stall(self, worker: Worker, length: float) -> None:
         worker.seat.back = max(worker.seat.back, self.loop.time() + length)
         self.loop.stop_process(worker.process, length)
+
+    def connection(self, process: Process) -> Connection:
+        """A connection of a process to the store."""
+        return connection_of(self.network, process, self.mix, wakes=self.waking)
 
     def has_session(self, process: Process) -> bool:
         """Whether the store has a session of a process."""
@@ -149,8 +166,7 @@ class World:
         for _ in range(processes):
             self.at(self.dice.uniform(0, 2), self.begin)
         mix = self.mix
-        kinds = {"stall": mix.stalls, "crash": mix.crashes, "cut": mix.cuts, "stop": mix.stops}
-        for kind, rate in kinds.items():
+        for kind, rate in mix.faults().items():
             for _ in range(round(rate * processes)):
                 self.at(self.dice.uniform(0, ENDS), self._hurt, kind)
         for name in ("producer0", "producer1"):
@@ -162,10 +178,16 @@ class World:
             process = Process("operator", ProcessClock(0, 0.0, lambda: 0.0))
             operator = Tasks(Connection(self.network, process))
             process.context.run(self._spawn, self._operate(operator, Random(f"{self.seed}:operator")))
+        for look in range(int(4 * ENDS)):
+            self.at(look / 2, self.judge.look)
         for number in range(mix.hands):
             hand = Hand(self, f"hand{number}")
             self.hands.append(hand)
             hand.process.context.run(self._spawn, hand.work())
+            for other in range(1, mix.users):
+                user = Hand(self, f"user {other} of hand{number}", other=hand)
+                self.hands.append(user)
+                user.process.context.run(self._spawn, user.work())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.loop.create_task(coroutine)
@@ -175,7 +197,7 @@ class World:
         for number in range(first, dice.randint(20, 60), 2):
             await anyio.sleep(dice.expovariate(2))
             queue = dice.choice(["a", "b", "k", "m", "h"] if self.hands else ["a", "b", "k", "m"])
-            if dice.random() < (0.2 if self.mix.chunks else 0.04):
+            if dice.random() < (0.2 if self.mix.chunks or self.mix.stops else 0.04):
                 await self._insert_many(tasks, 100 * number + 2000)
             if self.mix.chunks and dice.random() < 0.5:
                 queue = "c"
@@ -245,6 +267,8 @@ class World:
         self.network.is_healthy = True
         for worker in self.workers:
             worker.connection.is_cut = False
+        for each in self._everybody():
+            each.connection.refused_until = 0.0
             worker.process.traps.clear()
         fewest, deadline = math.inf, 0.0
         while (left := self._left()) or self.producing:
@@ -260,6 +284,9 @@ class World:
         self.steps = sum(worker.process.steps for worker in self.workers)
         self._judge()
         await self._sweep()
+
+    def _everybody(self) -> list[Worker | Hand]:
+        return [*self.workers, *self.hands]
 
     def _left(self) -> list[Row]:
         return [row for row in self.network.rows() if row.queue in QUEUES]
@@ -277,7 +304,7 @@ class World:
             if not worker.process.dead:
                 worker.stop(cancel=False)
         await self._until(self.loop.time() + 40)
-        for process in [*(each.process for each in self.workers), *(each.process for each in self.hands)]:
+        for process in [each.process for each in self._everybody()]:
             if process.dead:
                 continue
             running = [task for task in process.tasks if not task.done()]
@@ -312,7 +339,7 @@ class World:
         """End what is left, after the judgment: dead processes resume in order to end."""
         self.network.is_over = True
         for _ in range(300):
-            everybody: list[Worker | Hand] = [*self.workers, *self.hands]
+            everybody = self._everybody()
             left = [task for each in everybody for task in each.process.tasks if not task.done()]
             if not left:
                 return
@@ -339,6 +366,7 @@ def simulate(mix: str, seed: int) -> Run:
             mock.patch("intervalq.tasks._spec.ids._last", _ids._Last()),
             mock.patch("intervalq.tasks._spec.ids.os.urandom", dice.randbytes),
             mock.patch("intervalq.tasks._spec.ids.time.time_ns", clock),
+            mock.patch("intervalq.tasks._session.alone.PATIENCE", MIXES[mix].patience),
         ):
             world = World(MIXES[mix], f"{mix}:{seed}", loop)
             loop.run_until_complete(world.run())

@@ -5,15 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from intervalq.errors import (
-    InvalidOption,
-)
+from intervalq.errors import InvalidOption, QueueClosed
 from intervalq.tasks.rules import Command, Modify, Work
-from tasks.fake_store import (
-    FakeStore,
-    at_once,
-    handle,
-)
+from tasks.fake_store import FakeStore, at_once, handle, until
 from virtual_store import BACKENDS, in_virtual_time
 
 
@@ -79,6 +73,41 @@ async def test_a_question_from_before_is_no_answer_to_try_claim(backend: str) ->
         await store.behind.apply(Modify(inserts=(tasks.new("q", 1), tasks.new("q", 2))))
         assert await tasks.try_claim("q") is not None
         group.cancel_scope.cancel()
+
+
+@BACKENDS
+@in_virtual_time
+async def test_try_claim_does_not_wait_for_the_next_poll_of_others(backend: str) -> None:
+    store = FakeStore(delay=0.01)
+    async with handle(store) as tasks, anyio.create_task_group() as group:
+        group.start_soon(tasks.claim, "q")
+        await anyio.sleep(5)  # they poll seldom by now
+        asked = store.sent(Work)
+        await until(lambda: store.sent(Work) > asked)
+        with anyio.fail_after(0.1):
+            assert await tasks.try_claim("q") is None
+        group.cancel_scope.cancel()
+
+
+@BACKENDS
+@in_virtual_time
+async def test_who_was_not_asked_for_yet_is_refused_at_once(backend: str) -> None:
+    store = FakeStore(delay=0.3)
+    tasks = handle(store)
+    await tasks.try_claim("q")
+
+    async def wait() -> None:
+        with pytest.raises(QueueClosed):
+            await tasks.claim("q")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await anyio.sleep(0.1)  # the store is being asked for the first one
+        with anyio.fail_after(0.2):
+            async with anyio.create_task_group() as other:
+                other.start_soon(wait)
+                await anyio.sleep(0.1)
+                group.start_soon(tasks.aclose)
 
 
 @BACKENDS

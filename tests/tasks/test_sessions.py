@@ -137,6 +137,22 @@ async def test_a_clean_end_frees_at_once_and_counts_no_attempt(backend: str) -> 
 
 @BACKENDS
 @in_virtual_time
+async def test_a_handle_that_is_being_closed_is_closed_when_another_call_returns(backend: str) -> None:
+    store = FakeStore(delay=0.01)
+    tasks = handle(store)
+    await claimed(tasks)
+    ended: list[int] = []
+
+    async def close() -> None:
+        await tasks.aclose()
+        ended.append(await store.sessions())
+
+    await at_once(close, close)
+    assert ended == [0, 0]
+
+
+@BACKENDS
+@in_virtual_time
 async def test_what_is_to_be_settled_is_settled_before_the_end(backend: str) -> None:
     store = FakeStore(delay=0.01)
     tasks = handle(store)

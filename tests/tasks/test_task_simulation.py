@@ -12,7 +12,7 @@ from tasks.planted_task_bugs import BUGS, planted
 from tasks.simulated_mixes import MIXES
 from tasks.simulated_workers import Run, simulate
 
-SCHEDULES = int(os.environ.get("INTERVALQ_TEST_TASK_SCHEDULES", "4"))
+SCHEDULES = int(os.environ.get("INTERVALQ_TEST_TASK_SCHEDULES", "2"))
 """Schedules of each mix; as many as each run has time for."""
 
 CHUNK = 2
@@ -62,7 +62,7 @@ def test_every_task_is_committed_once(
         again = f"python tests/tasks/simulated_workers.py {mix} {seed}"
         assert not run.violations, f"{last}\n{run.violations}\n{again}"
     assert sum(run.done for _, run in runs) > 30 * SCHEDULES, "the schedules do too little to show anything"
-    if mix != "calm":
+    if mix != "calm" and not MIXES[mix].hands:
         assert sum(run.runs for _, run in runs) > sum(run.done for _, run in runs), "nothing went wrong"
 
 

@@ -352,6 +352,28 @@ async def test_a_store_that_cannot_be_worked_with_ends_the_run_with_its_own_erro
 
 @BACKENDS
 @in_virtual_time
+async def test_a_task_whose_end_was_refused_is_free_though_its_session_goes_on(backend: str) -> None:
+    store = FakeStore(delay=0.001)
+    tasks = handle(store)
+
+    @tasks.worker("q")
+    async def work(_task: Task) -> None:
+        await anyio.sleep(1)
+
+    id_ = await tasks.insert("q", 1)
+    await tasks.insert("hand", 2)
+    claim = await tasks.claim("hand")
+    is_end = once(Work, lambda command: command.settled)
+    store.fails = lambda command: CorruptState("fake", "no") if is_end(command) else None
+    with pytest.raises(CorruptState):
+        await tasks.run()
+    await claim.ack()
+    assert (await store.row(id_)).session is None
+    await tasks.aclose()
+
+
+@BACKENDS
+@in_virtual_time
 async def test_workers_outlive_a_store_that_is_away(backend: str) -> None:
     store = FakeStore()
     async with handle(store, expiry=600) as tasks:

@@ -59,10 +59,9 @@ class Batcher:
         self._store, self._owner = store, owner
         self._lapsed = lapsed  # called when the store no longer knows the session
         self._demands: list[Demand] = []
-        self._settles, self._ranges = Settles(), OpenRanges()
+        self._settles, self._ranges, self._handed = Settles(), OpenRanges(), Handed()
         self._poked, self._is_poked = anyio.Event(), False
         self._doubt = False  # a call whose answer was lost may have claimed something
-        self._handed = Handed()
         self.cancelled = CancelledClaims(self, owner)
         self._has_orphans = False  # a call whose answer was lost may have claimed plain tasks
         self._claims_from = 0.0  # the time before which nothing is claimed
@@ -365,6 +364,7 @@ class Batcher:
                 self._settles.add(settle, self._now)
             else:
                 settle.error = error
+                self._handed.missed |= settle.waker is None and self.forget(settle.claim)  # given back, then
                 settle.claim.open = self.claims.get(settle.claim._row.id) is settle.claim
                 settle.end()
         for demand in list(self._demands):

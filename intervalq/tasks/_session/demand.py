@@ -135,6 +135,11 @@ class Request:
         self.claims: list[Claim] = []
         self.error: IntervalqError | None = None
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether it has tasks, or an error."""
+        return bool(self.claims) or self.error is not None
+
     def wake(self) -> None:
         """Wake it, because it has what it waited for."""
         if not self.waker.done():
@@ -153,6 +158,7 @@ class Callers:
         self.due = 0.0
         self.poll = FIRST_POLL
         self.line: deque[Request] = deque()
+        self._is_new = False  # whether a request came after the store was asked last
         self._empty = empty
 
     def room(self) -> int:
@@ -166,6 +172,7 @@ class Callers:
 
     def asked(self, limit: int) -> None:
         """See `Demand.asked`."""
+        self._is_new = self._is_new and limit == 0
         for request in self.line:
             request.asked = limit > 0
             request.was_asked = request.was_asked or request.asked
@@ -175,6 +182,7 @@ class Callers:
     def join(self, request: Request) -> None:
         """Wait in line. If nothing waits, the store is asked at once."""
         self.line.append(request)
+        self._is_new = True
         self.due, self.poll = 0.0, FIRST_POLL
 
     def leave(self, request: Request) -> None:
@@ -194,6 +202,8 @@ class Callers:
                 self.line.remove(request)
                 request.wake()
             request.asked = False
+        if self._is_new:
+            self.due = 0.0
         self._end_if_empty()
         return claims
 

@@ -35,14 +35,19 @@ class Lifecycle:
         self._store: TaskStore | None = given
         self._home: tuple[int, object] | None = None
         self._sessions: dict[str, WorkSession] = {}
+        self._ending: list[WorkSession] = []
 
     async def aclose(self) -> None:
         """Give back all claims, and close the connections. The handle can be used again."""
         if self._home is not None and self._home == (os.getpid(), current_loop()):
-            sessions, self._sessions = self._sessions, {}
+            self._ending += self._sessions.values()
+            self._sessions = {}
             with anyio.CancelScope(shield=True):
-                for session in sessions.values():
+                while self._ending:  # those that another call is closing, too
+                    session = self._ending[0]
                     await session.close()
+                    if session in self._ending:
+                        self._ending.remove(session)
                 if self._store is not None:
                     await self._store.aclose()
             if not self._sessions:  # it may belong to another event loop from now on
@@ -132,7 +137,7 @@ class Lifecycle:
                 raise ForkedError("tasks")
             if self._home[0] == home[0] and not is_over(self._home[1]):
                 raise WrongLoop("tasks")
-            self._store, self._sessions = self._given, {}
+            self._store, self._sessions, self._ending = self._given, {}, []
         self._home = home
         if self._store is None:
             self._store = open_task_store(self._url)

@@ -124,7 +124,7 @@ class WorkSession:
         try:
             with anyio.move_on_after(timeout):
                 await request.waker
-            if request.asked or not request.was_asked:
+            if not request.is_answered and (request.asked or not request.was_asked):
                 request.is_over = request.asked
                 request.once, request.waker = True, wakers()()
                 with anyio.move_on_after(last):
@@ -286,7 +286,7 @@ class WorkSession:
             spawn(self._run)
 
     async def close(self) -> None:
-        """Send all settlements and end, which frees the other claims. Using it again begins a new session."""
+        """Send all settlements and end, which frees other claims. Call it shielded; it can be used again."""
         for scope in self._pulls:
             scope.cancel()
         if not self._running:
@@ -294,11 +294,11 @@ class WorkSession:
         self._closing = self.batcher.hurries = True
         self.batcher.refuse()
         self.batcher.finish_ranges()
-        with anyio.move_on_after(_FAREWELL, shield=True):
+        with anyio.move_on_after(_FAREWELL):
             await self._ended.wait()
             return
         self._scope.cancel()
-        with anyio.move_on_after(_FAREWELL, shield=True):
+        with anyio.move_on_after(_FAREWELL):
             await self._ended.wait()
 
     async def leave(self) -> None:
@@ -308,7 +308,6 @@ class WorkSession:
             await self.close()
 
     async def _run(self) -> None:
-        goes_on = False
         try:
             with self._scope:
                 while not (self._closing and self.batcher.at_rest) and await self._begin():
@@ -318,7 +317,6 @@ class WorkSession:
                         if not self._is_lapsed:
                             await self._end()
                             self.batcher.lose_all()
-                goes_on = self._closing
         except Exception as error:
             log.exception("session %s ends", self.batcher.session)
             self.batcher.fail(StoreError(self.store.url, f"it raised an undocumented error: {error!r}"))
@@ -327,7 +325,7 @@ class WorkSession:
             self.batcher.lose_all()
             self._begun.set()
             self._ended.set()
-        if goes_on and self.batcher.wanted:  # a caller came while it ended
+        if self._closing and self.batcher.wanted:  # a caller came while it ended
             self.begin()
 
     async def _begin(self) -> bool:

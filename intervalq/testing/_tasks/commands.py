@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Iterable
 from random import Random
@@ -49,7 +50,8 @@ class TaskCommandSource:
     """Generates commands and instants from one seed, using the model to find what matters.
 
     The time is many years ago, so that sessions of other users of the same store aren't taken for lapsed
-    ones. All names begin with a word of its own.
+    ones. All names begin with a word of its own, and ids are those of the word, too: outcomes stay in the
+    store for a day, and a sequence of the same seed must not find those of an earlier one.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class TaskCommandSource:
         self.dead = f"{word}-a.dead"
         self.queues = (f"{word}-a", f"{word}/map/B=", f"{word}/map/B=/c")
         self.word = word
+        self._end_of_ids = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest())
         self.sessions = tuple(f"{word}-s{number}" for number in range(4))
         self._priorities = self.random.choice(_PRIORITIES)
         self._keeps = keeps
@@ -145,7 +148,8 @@ class TaskCommandSource:
             return self.random.choice(sorted(model.rows)).swapcase()  # a different id that only looks alike
         self._number += 1
         own = f"{self.word}-{self._number} ü"
-        made = str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+        # Its end is that of the word: the order of ids is always the same, and decides what comes next.
+        made = str(uuid.UUID(int=self.random.getrandbits(128) >> 48 << 48 | self._end_of_ids, version=4))
         new = self.random.choice((own, made, made))
         self._gone.append(new)
         return new
