@@ -14,7 +14,7 @@ from intervalq.errors import InvalidOption
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from keyed_world import FarPairs, together
+from keyed_world import FarPairs, Unsteady, together
 from test_keyed_limits import SECOND, Server, backlog
 
 
@@ -170,6 +170,29 @@ def test_a_pause_of_all_keys_costs_a_key_none_of_its_window() -> None:
     run(main)
     assert of(server, "a").most(10 * SECOND) <= 20
     assert len(server.seen) >= 60
+
+
+@pytest.mark.parametrize(("rate", "keys"), [(100, "a"), (500, "abc")])
+def test_no_job_counts_more_often_than_it_ran(rate: int, keys: str) -> None:
+    """Many slots are granted again, some several times, because the answers came too late."""
+    behind = MemoryStore(clock=virtual_micros)
+
+    async def main() -> None:
+        options: dict[str, Any] = {"rate": rate, "each": ["100_000 tokens/min"]}
+        stores = [Unsteady(behind, seed=seed) for seed in range(len(keys))]
+        queues = [IntervalQueue("api", store=store, **options) for store in stores]
+
+        async def jobs(queue: IntervalQueue, key: str) -> None:
+            for _ in range(20):
+                await queue[key].run(nothing, cost={"tokens": 100})
+
+        await together(*(partial(jobs, *each) for each in zip(queues, keys, strict=True)))
+        assert sum([store.again for store in stores]) >= 5
+        for key in keys:
+            state = await queues[0][key].inspect()
+            assert [each.taken for each in state.limits] == [20 * 100]
+
+    virtual_time(main)
 
 
 def test_idle_keys_leave_nothing_behind_once_their_windows_are_empty() -> None:

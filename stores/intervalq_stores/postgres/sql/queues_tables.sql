@@ -94,6 +94,8 @@ drop function if exists intervalq.apply(text, jsonb, bigint);
 drop function if exists intervalq._shown(intervalq.queues);
 drop function if exists intervalq._leases(bigint[], bigint[]);
 drop function if exists intervalq._set_back_for(intervalq.queues, jsonb, bigint, bigint);
+drop function if exists intervalq._set_back(intervalq.queues, bigint);
+drop function if exists intervalq._bring_back(intervalq.queues, jsonb);
 
 -- What a step did, `rules.Answer`: a function that returns a named type costs far less than one with several output
 -- parameters. All functions with this type are created anew below.
