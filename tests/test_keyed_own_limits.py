@@ -219,7 +219,10 @@ def test_idle_keys_leave_nothing_behind_once_their_windows_are_empty() -> None:
         (["10/s", "100/day from utc"], "can't be a limit of each key"),
         (["10/s", "fast"], "'fast' is not a limit"),
         (["200/s", "5/min"], "faster than the common pace"),
-        (["10/s", "5/min", "6/min"], "two limits of starts for 1m"),
+        (["10/s", "5/min", "6/min"], "^each= has two limits of starts for 1m"),
+        (b"10/s", "^each=b'10/s' must be a rate, 'shared', or a list"),
+        ([], r"^each=\[\] must be"),
+        ({"10/s"}, "^each={'10/s'} must be"),
         ([Limit(5, "1d", edge="utc")], "can't be a limit of each key"),
     ],
 )
@@ -259,15 +262,18 @@ def test_handles_with_other_limits_of_keys_are_told() -> None:
             pass
         with pytest.raises(
             ConfigMismatch,
-            match=r"limits of each key=\['20/10s'\].* this handle .*limits of each key=\['21/10s'\]",
+            match=r"with limits of each key=\['20/10s'\], but this handle has limits of each key=\['21/10s'\]:",
         ):
             async with process(each=["shared", "21/10s"])["a"].slot():
                 pass
         with pytest.raises(ConfigMismatch, match="limits of each key="):
             async with process(each="shared")["a"].slot():
                 pass
-        async with process(each="shared", on_mismatch="adopt")["a"].slot():
+        adopting = process(each=["shared", "10 tokens/min"], on_mismatch="adopt")["a"]
+        async with adopting.slot():
             pass
+        with pytest.raises(InvalidOption, match="no limit of 'tokens'; its limits: 20/10s"):
+            await adopting.run(nothing, cost={"tokens": 1})
         updating = process(each=["shared", "21/10s"], on_mismatch="update")["a"]
         async with updating.slot():
             pass
