@@ -262,7 +262,7 @@ def test_handles_with_other_limits_of_keys_are_told() -> None:
             pass
         with pytest.raises(
             ConfigMismatch,
-            match=r"with limits of each key=\['20/10s'\], but this handle has limits of each key=\['21/10s'\]:",
+            match=r"limits of each key=\['20/10s'\], but this handle has limits of each key=\['21/10s'\]:",
         ):
             async with process(each=["shared", "21/10s"])["a"].slot():
                 pass

@@ -80,7 +80,7 @@ class KeyedSource:
         interval = (
             self.common.interval * random.choice((1, 1, 3, 10)) if self.own_pace else self.common.interval
         )
-        limits = self._limits(edged=False) if random.random() < 0.4 else ()
+        limits = self._limits(edged=False) if random.random() < 0.6 else ()
         self.settings = Settings(interval, ephemeral=True, limits=limits)
         self.keys = [_Key(name, random.choice((1, 1, 2, 5))) for name in "abc"]
         self._common_state: State | None = None
@@ -198,7 +198,7 @@ class KeyedSource:
 
     def _settled(self, key: _Key) -> tuple[Settled, ...]:
         """What is settled of the key's limits."""
-        if not key.own_unsettled or self.random.random() < 0.7:
+        if not key.own_unsettled or self.random.random() < 0.5:
             return ()
         ticket = self.random.choice([*key.own_unsettled])
         key.slots = [slot for slot in key.slots if slot.ticket != ticket]  # its job began
