@@ -136,6 +136,7 @@ def _advance(
     if (known.release or known.settled) and known.generation == common.generation:
         told = Advance(generation=known.generation, release=known.release, settled=known.settled)
         common = _applied(common, told, now)[0]
+    again: tuple[Slot, ...] = ()
     present = None if state is None else settle(state, now)
     if present is not None and lapses(present) <= now:
         present = None
@@ -144,10 +145,11 @@ def _advance(
     if present is not None and goes_on:
         if command.settled and command.generation == present.generation:
             present = fixed.settle(present, command.settled)
+        again = _granted_before(present, command)
         if (length := _moved(present, common, command, known)) > 0:
             if (mark := command.high_water_mark) is not None and mark.late_total == present.late_total:
                 command = replace(command, high_water_mark=mark._replace(late_total=mark.late_total + length))
-            present = set_back(present, length)
+            present = _waiting(present, length, again, present.current)
         state, command = present, replace(command, settled=())
     reach = command.reach if command.ahead is None else command.ahead
     command = _for_one_turn(present, common, command, known, now)
@@ -169,7 +171,7 @@ def _advance(
         assert after is not None
     later = got.slots[0].due + common.held_total - run[0].due - after.held_total if got.slots else 0
     if later > 0:
-        after = set_back(after, later)
+        after = _waiting(after, later, again, current)
     after = fixed.fix(after, granted, current)
     if granted:
         # Other tickets before them can't be granted any more: they would move behind these.
@@ -179,6 +181,28 @@ def _advance(
     )
     pairs = zip(run, got.slots, strict=False)
     return after, common, answer, tuple([Place(slot.ticket, its._replace(units=())) for slot, its in pairs])
+
+
+def _granted_before(state: State, command: Advance) -> tuple[Slot, ...]:
+    """The listed slots of a key that are granted and may be granted again."""
+    if command.generation != state.generation:
+        return ()
+    return tuple([slot for slot in command.slots if state.revoked_through < slot.ticket <= state.current])
+
+
+def _waiting(state: State, length: int, again: tuple[Slot, ...], current: int) -> State:
+    """The record of a key whose clock is set back because a slot waits for its place.
+
+    Tickets up to `current` were granted before. If the key has limits, those that aren't listed `again` can't
+    be granted again: their units stay where they are (see `fixed`), and would be taken to be elsewhere.
+    """
+    state = set_back(state, length, again)
+    if not state.settings.limits:
+        return state
+    last = current - len(again)
+    if not again or again[0].ticket != last + 1:  # it isn't all of the last ones
+        last = current
+    return replace(state, revoked_through=max(state.revoked_through, last))
 
 
 def _is_woken(state: State | None, *, was_held: bool) -> bool:

@@ -210,7 +210,7 @@ def _heal(state: State, mark: Mark | None) -> tuple[State, bool]:
 def set_back(state: State, length: int, slots: Sequence[Slot] = ()) -> State:
     """Set the queue's clock back, as a late grant of slots does."""
     state = replace(state, held_total=state.held_total + length, late_total=state.late_total + length)
-    return windows.set_back(state, slots)
+    return windows.set_back(state, length, slots)
 
 
 class _Grants(NamedTuple):

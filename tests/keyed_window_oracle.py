@@ -130,23 +130,29 @@ class Run:
         self.behind, self.now = 0, T0
         pick = self.random.choice
         interval = pick((1_000, 20_000, 100_000))
-        self.common = Settings(interval, limits=self._limits(fixed=seed % 3 == 0) if pick((1, 1, 0)) else ())
-        self.own = self._limits(fixed=False)
+        more = pick((0, 0, 1, 1, 3))  # how much all keys together may take
+        limits = self._limits(interval, more, fixed=seed % 3 == 0) if more else ()
+        self.common, self.own = Settings(interval, limits=limits), self._limits(interval, 1, fixed=False)
         each = pick((0, 0, interval, 3 * interval))
         limits = (*self.own, *self.common.limits)
         self.settings = Settings(each or interval, ephemeral=True, limits=limits, own=len(self.own))
         self.own_pace = each > 0
+        self.trouble, self.prompt = pick((0, 0.2, 1, 3)), pick((0.5, 0.8, 1))
+        self.backlog, self.paces = pick((1, 1, 3, 8)), pick((False, False, True))
+        self.shares = pick(((2,), (0, 2, 2), (0, 1, 2)))
         self.view = CommonView()
         self.processes = [self._process(key) for key in pick(("a", "ab", "aab", "abc"))]
         self.starts: list[Start] = []
         self.counts: Counter[str] = Counter()
 
-    def _limits(self, *, fixed: bool) -> tuple[Limit, ...]:
+    def _limits(self, interval: int, more: int, *, fixed: bool) -> tuple[Limit, ...]:
         pick = self.random.choice
         made: dict[tuple[str, int], Limit] = {}
         for unit in self.random.sample([STARTS, STARTS, "tokens", "bytes"], self.random.randint(1, 2)):
-            most = pick((1, 2, 5, 20)) * (1 if unit == STARTS else 10)
-            window = pick((5_000, 100_000, SECOND, 10 * SECOND))
+            window = interval * pick((3, 10, 50, 200))
+            most = more * (pick((1, 2, 5, 20)) if unit == STARTS else pick((10, 50, 200)))
+            if fixed and window % SECOND:
+                window = pick((SECOND, 10 * SECOND))
             made[unit, window] = Limit(
                 most, window, unit, pick((0, 0, 1_000)), pick((None, 0)) if fixed else None
             )
@@ -161,13 +167,12 @@ class Run:
 
     def step(self) -> None:
         """Let something happen."""
-        kinds = (self._take, self._ask, self._begin, self._other)
         process = self.random.choice(self.processes)
-        (kind,) = self.random.choices(kinds, (1 if len(process.tickets) > 15 else 4, 10, 10, 1))
-        if kind == self._ask:
-            process = min(self.processes, key=self._comes)
-        for each in self.processes if kind == self._begin else [process]:
-            kind(each)
+        takes = 5 if len(process.tickets) < self.backlog else 0
+        (kind,) = self.random.choices((self._take, self._ask, self._other), (takes, 20, self.trouble))
+        kind(min(self.processes, key=self._comes) if kind == self._ask else process)
+        for each in self.processes:
+            self._begin(each)
 
     def _comes(self, process: Process) -> int:
         """When the next slot comes that a process has to ask for, in real time."""
@@ -181,16 +186,19 @@ class Run:
         if kind < 0.3:
             return
         instants = [each.opens for process in self.processes for each in process.granted[:1]]
-        if not instants or kind < 0.6:
-            instants = [at for process in self.processes if (at := self._comes(process)) < FOREVER]
-        if kind > 0.9:
-            instants += [each.closes for process in self.processes for each in process.granted[:1]]
-        if ahead := [at for at in instants if at > self.now]:
+        instants += [self._comes(process) for process in self.processes]
+        if kind > 0.95:
+            instants = [
+                each.closes + random.choice((0, 1)) for process in self.processes for each in process.granted
+            ]
+        if ahead := [at for at in instants if self.now < at < FOREVER]:
             self.now = min(ahead) + random.choice((0, 0, 0, 1, self.common.interval // 20))
-        elif kind > 0.95:
+        elif kind > 0.93:
             width = random.choice([self.common.interval, *(limit.window for limit in self.settings.limits)])
             self.now += random.choice((1, random.randint(0, 2 * width), width // 64))
         self.records.now = self.now - self.behind
+        for process in self.processes:
+            self._begin(process)
 
     def _send(self, process: Process, command: Command) -> Answer:
         """Send a command as the connection of a shard does."""
@@ -210,7 +218,7 @@ class Run:
                 return answer
 
     def _take(self, process: Process) -> None:
-        count = self.random.choice((1, 1, 2, 5, 12))
+        count = self.random.choice((1, 1, 2, 5, 12) if self.backlog > 1 else (1,))
         given = self.random.choice((0, count, count))
         self._advance(process, take=count, units=tuple(self._units() for _ in range(given)))
 
@@ -218,7 +226,7 @@ class Run:
         most = dict[str, int]()
         for limit in self.settings.limits:
             most[limit.unit] = min(limit.most, most.get(limit.unit, limit.most))
-        taken = {unit: self.random.choice((0, 1, some // 3, some)) for unit, some in most.items()}
+        taken = {unit: self.random.choice((0, 1, some // 6, some // 3, some)) for unit, some in most.items()}
         return tuple([1 if limit.unit == STARTS else taken[limit.unit] for limit in self.settings.limits])
 
     def _ask(self, process: Process) -> None:
@@ -232,15 +240,19 @@ class Run:
             self._advance(process, slots=tuple(process.tickets[:count]))
 
     def _advance(
-        self, process: Process, slots: tuple[Slot, ...] = (), take: int = 0, units: tuple[Units, ...] = ()
+        self,
+        process: Process,
+        slots: tuple[Slot, ...] = (),
+        take: int = 0,
+        units: tuple[Units, ...] = (),
+        release: tuple[Slot, ...] = (),
     ) -> None:
         random, step, state = self.random, self.settings.interval, process.state
-        release: tuple[Slot, ...] = ()
         if process.tickets and random.random() < 0.1:
             release = (process.tickets.pop(),)
         some = random.choice((0, 1, 1, 5))
         settled, process.unsettled = process.unsettled[:some], process.unsettled[some:]
-        notice = random.choice((0, 10, step // 3, 3 * step))
+        notice = random.choice((0, 0, 10, 10, step // 20, step // 3, 3 * step))
         command = Advance(
             release=release,
             slots=tuple([slot for slot in slots if slot not in release]),
@@ -284,11 +296,11 @@ class Run:
         """Begin a job that may begin, at any time of its grant."""
         limits = self.settings.limits
         for each in [each for each in process.granted if each.opens <= self.now <= each.closes]:
-            if self.random.random() < 0.3:
+            if self.random.random() > self.prompt:
                 continue
             process.granted.remove(each)
             taken = each.slot.units or tuple([int(limit.unit == STARTS) for limit in limits])
-            share = self.random.choice((0, 1, 2))
+            share = self.random.choice(self.shares)
             took = tuple(
                 [
                     some if limit.unit == STARTS else some * share // 2
@@ -302,7 +314,9 @@ class Run:
                 process.unsettled.append(each.settled._replace(more=more))
 
     def _other(self, process: Process) -> None:
-        random, kind = self.random, self.random.randrange(8)
+        random, kind = self.random, self.random.randrange(9)
+        if self.paces and random.random() < 0.7:
+            kind = 8
         length = random.choice((1, SECOND, 20 * SECOND, FOREVER))
         on: Literal["q", "key"] = random.choice(("q", "q", "key"))
         pause: Command = Hold(length=length) if kind < 1 else Resume()
@@ -319,6 +333,9 @@ class Run:
             self.records.now = self.now - self.behind
             for each in self.processes:  # they give up their slots
                 each.tickets, each.granted = [], []
+        elif kind == 7:  # nobody waits any more
+            unused, process.tickets = tuple(process.tickets), []
+            self._advance(process, release=unused)
         else:
             interval = random.choice((1_000, 20_000, 100_000))
             done(self.records.apply("q", Configure(interval=interval)))

@@ -11,7 +11,7 @@ import anyio
 
 from intervalq import IntervalQueue
 from intervalq.keyed import Common, KeyedAnswer
-from intervalq.rules import Command
+from intervalq.rules import Command, Inspect
 from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
 from virtual_store import FarStore
@@ -28,6 +28,23 @@ class FarPairs(FarStore):
         answer = await self.behind.apply_keyed(queue, command, known, now)
         await anyio.sleep(self._random.uniform(0.5, 1) * self.delay)
         return answer
+
+
+class Unsteady(FarPairs):
+    """Some answers take much longer than the tolerance."""
+
+    again = 0
+    """How many slots were granted again."""
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        self.delay = self._random.choice((0.001, 0.001, 0.04))
+        before = (await self.behind.apply(queue, Inspect())).state
+        made = await super().apply_keyed(queue, command, known, now)
+        current = 0 if before is None else before.current
+        self.again += sum([ticket <= current for ticket in made.answer.granted])
+        return made
 
 
 class Log:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import time
 from itertools import pairwise
@@ -153,3 +154,38 @@ def test_the_queue_shows_what_distant_processes_of_its_keys_report() -> None:
         await together(distant.close, near.close)
 
     run(main, delay=0.0)
+
+
+def test_another_handle_of_a_key_has_the_settings_to_which_it_was_configured() -> None:
+    async def main(store: FarPairs, log: Log) -> None:
+        queue = handle(store, rate=100, each=["shared", "5 tokens/min"])
+        mine = queue["ada"]
+        async with mine.slot():
+            log.began("ada")
+        await mine.configure(limits=["9 tokens/min"])
+        del mine
+        gc.collect()
+        for other in (queue["ada"], queue.key("ada", weight=2), queue["ada"]):
+            async with other.slot(cost={"tokens": 2}):
+                log.began("ada")
+        assert [each.taken for each in (await queue["ada"].inspect()).limits] == [6]
+        with pytest.raises(InvalidOption, match="more than the limit of 5 tokens/m"):
+            await queue["bob"].quote({"tokens": 6})
+
+    run(main)
+
+
+def test_costs_are_checked_by_the_limits_that_a_handle_adopted() -> None:
+    async def main(store: FarPairs, log: Log) -> None:
+        made: dict[str, Any] = {"rate": 100, "limits": ["50 tokens/min"]}
+        async with handle(store, each=["9 tokens/min"], **made)["a"].slot():
+            log.began("a")
+        for each in ("5 tokens/min", "15 tokens/min"):
+            mine = handle(store, each=[each], on_mismatch="adopt", **made)["a"]
+            async with mine.slot():
+                log.began("a")
+            assert await mine.quote({"tokens": 9}) is not None
+            with pytest.raises(InvalidOption, match="more than the limit of 9 tokens/m of each key"):
+                await mine.quote({"tokens": 10})
+
+    run(main)

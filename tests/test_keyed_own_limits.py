@@ -14,7 +14,7 @@ from intervalq.errors import InvalidOption
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from keyed_world import FarPairs, together
+from keyed_world import FarPairs, Unsteady, together
 from test_keyed_limits import SECOND, Server, backlog
 
 
@@ -172,6 +172,29 @@ def test_a_pause_of_all_keys_costs_a_key_none_of_its_window() -> None:
     assert len(server.seen) >= 60
 
 
+@pytest.mark.parametrize(("rate", "keys"), [(100, "a"), (500, "abc")])
+def test_no_job_counts_more_often_than_it_ran(rate: int, keys: str) -> None:
+    """Many slots are granted again, some several times, because the answers came too late."""
+    behind = MemoryStore(clock=virtual_micros)
+
+    async def main() -> None:
+        options: dict[str, Any] = {"rate": rate, "each": ["100_000 tokens/min"]}
+        stores = [Unsteady(behind, seed=seed) for seed in range(len(keys))]
+        queues = [IntervalQueue("api", store=store, **options) for store in stores]
+
+        async def jobs(queue: IntervalQueue, key: str) -> None:
+            for _ in range(20):
+                await queue[key].run(nothing, cost={"tokens": 100})
+
+        await together(*(partial(jobs, *each) for each in zip(queues, keys, strict=True)))
+        assert sum([store.again for store in stores]) >= 5
+        for key in keys:
+            state = await queues[0][key].inspect()
+            assert [each.taken for each in state.limits] == [20 * 100]
+
+    virtual_time(main)
+
+
 def test_idle_keys_leave_nothing_behind_once_their_windows_are_empty() -> None:
     async def main(process: Callable[..., IntervalQueue]) -> None:
         queue = process(each=["2/5m"])
@@ -196,7 +219,10 @@ def test_idle_keys_leave_nothing_behind_once_their_windows_are_empty() -> None:
         (["10/s", "100/day from utc"], "can't be a limit of each key"),
         (["10/s", "fast"], "'fast' is not a limit"),
         (["200/s", "5/min"], "faster than the common pace"),
-        (["10/s", "5/min", "6/min"], "two limits of starts for 1m"),
+        (["10/s", "5/min", "6/min"], "^each= has two limits of starts for 1m"),
+        (b"10/s", "^each=b'10/s' must be a rate, 'shared', or a list"),
+        ([], r"^each=\[\] must be"),
+        ({"10/s"}, "^each={'10/s'} must be"),
         ([Limit(5, "1d", edge="utc")], "can't be a limit of each key"),
     ],
 )
@@ -236,15 +262,18 @@ def test_handles_with_other_limits_of_keys_are_told() -> None:
             pass
         with pytest.raises(
             ConfigMismatch,
-            match=r"limits of each key=\['20/10s'\].* this handle .*limits of each key=\['21/10s'\]",
+            match=r"limits of each key=\['20/10s'\], but this handle has limits of each key=\['21/10s'\]:",
         ):
             async with process(each=["shared", "21/10s"])["a"].slot():
                 pass
         with pytest.raises(ConfigMismatch, match="limits of each key="):
             async with process(each="shared")["a"].slot():
                 pass
-        async with process(each="shared", on_mismatch="adopt")["a"].slot():
+        adopting = process(each=["shared", "10 tokens/min"], on_mismatch="adopt")["a"]
+        async with adopting.slot():
             pass
+        with pytest.raises(InvalidOption, match="no limit of 'tokens'; its limits: 20/10s"):
+            await adopting.run(nothing, cost={"tokens": 1})
         updating = process(each=["shared", "21/10s"], on_mismatch="update")["a"]
         async with updating.slot():
             pass

@@ -163,7 +163,7 @@ class World:
 
 def judge(seed: int, steps: int = 120) -> None:
     """The shards of all keys may send anything, and it may arrive in any order."""
-    source, world = KeyedSource(seed, steps_back=False), World()
+    source, world = KeyedSource(seed, steps_back=False, overruns=False), World()
     observer = Observer(source.own_pace)
     for _ in range(steps):
         key, command, known, now = source.next()

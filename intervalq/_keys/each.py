@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from intervalq._spec import parse
@@ -20,6 +21,12 @@ NO_PACE: Final = 0
 
 MAX_WEIGHT: Final = 1_000
 """The largest weight: a larger one must be a mistake."""
+
+
+_FORMS: Final = (
+    f"must be a rate, {SHARED!r}, or a list that begins with one of these or with a limit of units: "
+    f"['5/s', '5_000 tokens/min']"
+)
 
 
 class Each(NamedTuple):
@@ -59,13 +66,17 @@ def each_of(
         )
     pace: float | str = SHARED
     rest: list[float | str | PublicLimit] = []
+    if isinstance(each, bytes | bytearray | AbstractSet | Mapping):
+        raise InvalidOption(f"{what} {_FORMS}")
     if isinstance(each, str) or not isinstance(each, Iterable):
         pace = each
     else:
         rest = [*each]
+        if not rest:
+            raise InvalidOption(f"{what} {_FORMS}")
         if rest and not is_of_units(rest[0]):
             pace = rest.pop(0)  # type: ignore[assignment] # `rates.rate` checks it
-    return Each(_pace(pace, interval), limits_of(rest))
+    return Each(_pace(pace, interval), limits_of(rest, "each="))
 
 
 def _pace(pace: float | str, interval: int) -> int:
@@ -80,13 +91,13 @@ def _pace(pace: float | str, interval: int) -> int:
     return own
 
 
-def limits_of(limits: Iterable[object]) -> tuple[Limit, ...]:
-    """The limits of each key.
+def limits_of(limits: Iterable[object], what: str = "limits=") -> tuple[Limit, ...]:
+    """The limits of each key; errors say `what` they were given by.
 
     Raises:
         InvalidOption, InvalidInterval: see `intervalq._spec.limits.rules_of`; or one has fixed windows.
     """
-    ruled = rules_of(limits)
+    ruled = rules_of(limits, what)
     for limit in ruled:
         if limit.edge is not None:
             raise InvalidOption(

@@ -20,7 +20,7 @@ from intervalq._keys.limits import (
     of_shard,
 )
 from intervalq._keys.view import CommonView
-from intervalq._spec.mismatch import OnMismatch, describe
+from intervalq._spec.mismatch import OnMismatch, differences
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
 from intervalq.keyed import Common, KeyedAnswer, Place, is_plain, shares
 from intervalq.rules import Advance, Answer, Command, Configure, Drop, Inspect, Settings, Slot, State
@@ -252,7 +252,7 @@ class KeyStore:
             return
         self._agrees = False
         fixed = "tolerance" if self._on_mismatch == "update" else ""
-        raise ConfigMismatch(self._record, describe(ours), describe(theirs), fixed=fixed)
+        raise ConfigMismatch(self._record, *differences(ours, theirs), fixed=fixed)
 
 
 def keyed_on(store: Store) -> KeyStore | None:

@@ -18,7 +18,18 @@ from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit, limit_of, rules_of
 from intervalq.errors import InvalidOption, QueueNotFound
-from intervalq.rules import Answer, Command, Configure, Drop, Hold, Inspect, Reclaim, Refusal, Resume
+from intervalq.rules import (
+    Answer,
+    Command,
+    Configure,
+    Drop,
+    Hold,
+    Inspect,
+    Reclaim,
+    Refusal,
+    Resume,
+    Settings,
+)
 
 H = TypeVar("H", bound=Handle)
 
@@ -146,23 +157,39 @@ class Control(Handle):
             self._shard().connection.adopt(settings, self._options.counted)
         answer = await self._command(command)
         if answer.state is not None:
-            settings, mine = answer.state.settings, self._options
-            units = tuple([limit.unit for limit in settings.limits])
-            # The known units stay first, because waiting jobs list what they take in that order.
-            counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
-            self._shard().connection.adopt(settings, counted)
-            if mine.is_keyed:
-                each, own = mine.each and settings.interval, settings.limits[: settings.own]
-                self._options = replace(mine, each=each, own=own, counted=counted)
-                return
-            self._options = replace(
-                mine,
-                interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
-                tolerance=settings.tolerance, limits=settings.limits, counted=counted,
-                auto=settings.auto,
-            )  # fmt: skip
-            for child in list(self._children.values()):
-                child._follow(self._options)  # noqa: SLF001 - its own class
+            self._use(answer.state.settings)
+            self._stay()
+
+    def _use(self, settings: Settings) -> None:
+        """Use the settings of the queue from now on, also for its keys."""
+        mine = self._options
+        units = tuple([limit.unit for limit in settings.limits])
+        # The known units stay first, because waiting jobs list what they take in that order.
+        counted = (*mine.counted, *(unit for unit in units if unit not in mine.counted))
+        if self._shard_here is not None:
+            self._shard_here.connection.adopt(settings, counted)
+        if mine.is_keyed:
+            each, own = mine.each and settings.interval, settings.limits[: settings.own]
+            limits = settings.limits[settings.own :]
+            self._options = replace(mine, each=each, own=own, limits=limits, counted=counted)
+            return
+        self._options = replace(
+            mine,
+            interval=settings.interval, burst=settings.burst, max_running=settings.max_running,
+            tolerance=settings.tolerance, limits=settings.limits, counted=counted,
+            auto=settings.auto,
+        )  # fmt: skip
+        for child in list(self._children.values()):
+            child._follow(self._options)  # noqa: SLF001 - its own class
+
+    def _agreed(self) -> Options:
+        """The settings of this handle: those of the queue, as far as it has adopted them."""
+        shard = self._shard_here
+        if self._options.on_mismatch == "adopt" and shard is not None and shard.connection.attached:
+            state = shard.connection.state
+            if state is not None and state.settings.limits != self._options.all_limits:
+                self._use(state.settings)
+        return self._options
 
     def _follow(self, common: Options) -> None:
         """If this is a key under the queue with these settings, use them from now on, too."""
@@ -254,7 +281,7 @@ class Control(Handle):
             InvalidOption: a job of this cost can never begin.
             QueueNotFound: the store has no such queue, and this handle has no interval to create it with.
         """
-        slots, units = self._options.units(cost)
+        slots, units = self._agreed().units(cost)
         await self._command(Inspect(), may_be_new=True)
         return self._shard().deadlines.wait(Waiter(cost=slots, units=units))
 

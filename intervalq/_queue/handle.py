@@ -40,6 +40,8 @@ class Handle:
         self._closed = False
         self._parent: Self | None = None
         self._children: WeakValueDictionary[str, Self] = WeakValueDictionary()
+        self._configured: dict[str, Handle] = {}
+        """Handles of keys that were configured: a later one of the same key needs its settings, too."""
         self._jobs: dict[RunningJob[Any], None] = {}
         """Jobs in the background that have not ended, in the order in which they were added."""
         self._callers = Callers()
@@ -85,10 +87,18 @@ class Handle:
             raise TypeError(f"{self!r} is already the queue of a key")
         child = self._children.get(key)
         if child is None or child._options.weight != weight:  # noqa: SLF001 - its own class
-            child = self._like(replace(self._settings, key=key, new=False, weight=weight))
+            mine = self._settings if child is None else child._options  # noqa: SLF001 - its own class
+            child = self._like(replace(mine, key=key, new=False, weight=weight))
             child._parent = self  # noqa: SLF001 - its own class
             self._children[key] = child
+            if key in self._configured:
+                self._configured[key] = child
         return child
+
+    def _stay(self) -> None:
+        """Keep the handle of a key, whose settings aren't those of the other keys any more."""
+        if self._parent is not None and self._options.key is not None:
+            self._parent._configured[self._options.key] = self  # noqa: SLF001 - its own class
 
     async def close(self, *, drain: bool = True) -> None:
         """Accept no more jobs; let waiting ones begin (drain), or fail them with `QueueClosed`.

@@ -361,7 +361,7 @@ class IntervalQueue(Control):
                 f"settle={short(settle)} must be a function of the result that returns what it took by unit, "
                 "and needs the estimate of these units: cost={'tokens': 1200}"
             )
-        mine = self._options
+        mine = self._agreed()
         slots, units = mine.units(cost)
         return replace(
             self._usual,

@@ -85,22 +85,22 @@ class Limit:
         return Rule(most, window, self.unit, jitter, _edge(self.edge, window))
 
 
-def rules_of(limits: object) -> tuple[Rule, ...]:
-    """The limits in the form of the rules.
+def rules_of(limits: object, what: str = "limits=") -> tuple[Rule, ...]:
+    """The limits in the form of the rules; errors say `what` they were given by.
 
     Raises:
         InvalidOption, InvalidInterval: one of them is not a limit, is out of range, or repeats another one.
     """
     if isinstance(limits, str | Limit) or not isinstance(limits, Iterable):
-        raise InvalidOption(f"limits={short(limits)} must be a list: {_FORMS}")
+        raise InvalidOption(f"{what}{short(limits)} must be a list: {_FORMS}")
     rules = tuple([_rule(each) for each in limits])
     if len(rules) > MAX_LIMITS:
-        raise InvalidOption(f"limits= has {len(rules)} limits, a queue can have {MAX_LIMITS}")
+        raise InvalidOption(f"{what} has {len(rules)} limits, a queue can have {MAX_LIMITS}")
     windows = [(rule.unit, rule.window) for rule in rules]
     for rule, window in zip(rules, windows, strict=True):
         if windows.count(window) > 1:
             raise InvalidOption(
-                f"limits= has two limits of {rule.unit} for {parse.text(rule.window)}: give one of them"
+                f"{what} has two limits of {rule.unit} for {parse.text(rule.window)}: give one of them"
             )
     return rules
 

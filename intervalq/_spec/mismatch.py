@@ -1,4 +1,4 @@
-"""Settings that disagree with those of a record: what a handle may do, and how messages describe settings."""
+"""Settings that disagree with those of a record: what a handle may do, and what messages say of them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,32 @@ OnMismatch: TypeAlias = Literal["raise", "adopt", "update"]
 """What to do if a record has other settings: refuse to work, use those, or change them for everybody."""
 
 
-def describe(settings: Settings) -> str:
-    """A description of settings, for messages."""
-    has_pace = settings.interval > 1 or not settings.limits
-    parts = [f"interval={parse.text(settings.interval)}" if has_pace else "no interval"]
+def differences(ours: Settings, theirs: Settings) -> tuple[str, str]:
+    """What differs between two settings, as text for messages: one text for each of them."""
+    one, other = _parts(ours), _parts(theirs)
+    names = [name for name in one if name in other]
+    names = [name for name in names if one[name] != other[name]] or names
+    return ", ".join([one[name] for name in names]), ", ".join([other[name] for name in names])
+
+
+def _parts(settings: Settings) -> dict[str, str]:
+    """The text of each setting. Without an interval, others follow from the limits."""
+    parts = {"pace": "no interval"}
+    if settings.interval > 1 or not settings.limits:
+        tolerance = f"tolerance={parse.text(settings.tolerance)}" if settings.tolerance else "no tolerance"
+        parts = {
+            "pace": f"interval={parse.text(settings.interval)}",
+            "burst": f"burst={settings.burst}",
+            "tolerance": tolerance,
+        }
     if (auto := settings.auto) is not None:
-        parts = [f"rate=auto, an interval from {parse.text(auto.fastest)} to {parse.text(auto.slowest)}"]
-    if settings.burst != 1 and has_pace:
-        parts.append(f"burst={settings.burst}")
-    if settings.max_running:
-        parts.append(f"max_running={settings.max_running}")
-    if settings.tolerance:
-        parts.append(f"tolerance={parse.text(settings.tolerance)}")
+        parts["pace"] = (
+            f"rate=auto, an interval from {parse.text(auto.fastest)} to {parse.text(auto.slowest)}"
+        )
+    most = settings.max_running
+    parts["max_running"] = f"max_running={most}" if most else "no max_running"
     own, common = settings.limits[: settings.own], settings.limits[settings.own :]
     for what, some in (("limits", common), ("limits of each key", own)):
-        if some:
-            parts.append(f"{what}=[{', '.join(repr(limits.text(limit)) for limit in some)}]")
-    return ", ".join(parts)
+        listed = sorted([limits.text(limit) for limit in some])
+        parts[what] = f"{what}={listed}" if some else f"no {what}"
+    return parts

@@ -120,12 +120,14 @@ def stayed(use: Usage, last: int, lag: int) -> Usage:
     return Usage(used, tuple(cell for cell in use.ahead if cell[0] > last))
 
 
-def set_back(state: State, slots: Sequence[Slot] = ()) -> State:
+def set_back(state: State, length: int, slots: Sequence[Slot] = ()) -> State:
     """The record after the queue's clock was set back: slots that were over lie ahead again.
 
     Args:
         state: the record.
-        slots: the slots that are granted late now: their units may have been forgotten.
+        length: how far the clock was set back.
+        slots: the slots that are granted late now. Their units may have been forgotten, or, if they were
+            granted before, be fixed where the slots were: see `keys.fixed`.
     """
     over, limits = state.clock(state.last_now) - lateness(state), state.settings.limits
 
@@ -134,11 +136,16 @@ def set_back(state: State, slots: Sequence[Slot] = ()) -> State:
         for _, units, end in use.used:
             if end > over:
                 ahead = put(ahead, end, units)
-        known = {end for end, _ in ahead}
+        use, known = Usage(tuple(cell for cell in use.used if cell[2] <= over)), {end for end, _ in ahead}
         for slot in slots:
-            if (end := end_of_cell(limit, slot.due)) not in known:
-                ahead = put(ahead, end, of_each(limits, slot.cost, slot.units)[place])
-        return Usage(tuple(cell for cell in use.used if cell[2] <= over), ahead)
+            units, at = of_each(limits, slot.cost, slot.units)[place], slot.due + state.lag
+            fixed = fixed_cell(limit, use, at - length) if units and slot.ticket <= state.current else None
+            if fixed is not None:
+                cell = end_of_cell(limit, at), units, -FOREVER
+                use = Usage(put_used(added(use.used, fixed, -units), cell))
+            elif (end := end_of_cell(limit, slot.due)) not in known:
+                ahead = put(ahead, end, units)
+        return use._replace(ahead=ahead)
 
     return changed(state, again)
 

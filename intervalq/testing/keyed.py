@@ -56,9 +56,17 @@ class KeyedSource:
         seed: of the random choices.
         start: the first instant.
         steps_back: whether the store's clock is sometimes set back.
+        overruns: whether jobs sometimes take more than their tickets.
     """
 
-    def __init__(self, seed: int, *, start: int = 1_000_000_000_000_000, steps_back: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        start: int = 1_000_000_000_000_000,
+        steps_back: bool = True,
+        overruns: bool = True,
+    ) -> None:
         self.random = random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
         self.common = Settings(
@@ -72,13 +80,13 @@ class KeyedSource:
         interval = (
             self.common.interval * random.choice((1, 1, 3, 10)) if self.own_pace else self.common.interval
         )
-        limits = self._limits(edged=False) if random.random() < 0.4 else ()
+        limits = self._limits(edged=False) if random.random() < 0.6 else ()
         self.settings = Settings(interval, ephemeral=True, limits=limits)
         self.keys = [_Key(name, random.choice((1, 1, 2, 5))) for name in "abc"]
         self._common_state: State | None = None
         self._nonces = 0
         self._last: tuple[str, Command, Common] | None = None
-        self._steps_back = steps_back
+        self._steps_back, self._overruns = steps_back, overruns
 
     def next(self) -> tuple[str, Command, Common | None, int]:
         """The key (empty: the common queue), the command, what its sender knows, and the store's clock."""
@@ -124,7 +132,9 @@ class KeyedSource:
         for place in answer.places:
             if place.ticket in answer.answer.granted or place.ticket in begun:
                 slot = slots.get(place.ticket, Slot(place.ticket, 0))
-                more = tuple([-self.random.randint(0, some) for some in slot.units])
+                least, most = self.random.choice(((-1, 0), (-1, 0), (-1, 1), (0, 2)))
+                most *= self._overruns
+                more = tuple([self.random.randint(least * some, most * (some + 1)) for some in slot.units])
                 key.unsettled[place.ticket] = Settled(place.slot.due, common.lag, more[own:])
                 key.own_unsettled[place.ticket] = Settled(slot.due, state.lag, more[:own])
         if self.random.random() < 0.02:
@@ -188,7 +198,7 @@ class KeyedSource:
 
     def _settled(self, key: _Key) -> tuple[Settled, ...]:
         """What is settled of the key's limits."""
-        if not key.own_unsettled or self.random.random() < 0.7:
+        if not key.own_unsettled or self.random.random() < 0.5:
             return ()
         ticket = self.random.choice([*key.own_unsettled])
         key.slots = [slot for slot in key.slots if slot.ticket != ticket]  # its job began
@@ -277,7 +287,10 @@ class KeyedSource:
 
     def _advance(self, key: _Key, made: dict[str, Any]) -> Advance:
         random, interval = self.random, self.settings.interval
-        release = tuple(key.slots[-1:]) if random.random() < 0.05 else ()
+        given = 0.05
+        if key.slots and key.state is not None and key.slots[-1].ticket == key.state.current:
+            given = 0.3  # its units lie where it was granted
+        release = tuple(key.slots[-1:]) if random.random() < given else ()
         key.slots = key.slots[: len(key.slots) - len(release)]
         first = random.randint(0, len(key.slots))
         placed = {place.ticket for place in key.places}

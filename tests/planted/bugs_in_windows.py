@@ -51,7 +51,7 @@ def _() -> Iterator[None]:
 @bug("units-stay-over", "windows", 40)
 def _() -> Iterator[None]:
     """Slots that a late grant sets back are not counted at their new times."""
-    yield from instead(windows, "set_back", lambda state, slots=(): state)
+    yield from instead(windows, "set_back", lambda state, *_: state)
 
 
 @bug("used-units-given-back", "windows", 0)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio import fail_after
@@ -15,10 +16,23 @@ from hypothesis import strategies as st
 
 from intervalq import IntervalQueue, rules
 from intervalq._keys.names import token
+from intervalq._keys.store import KeyStore
+from intervalq._keys.view import CommonView
 from intervalq.errors import UnsupportedOperation
-from intervalq.keyed import Common, apply_keyed
-from intervalq.rules import FOREVER, Advance, Drop, Inspect, Limit, Settings, State
-from intervalq.store import Pairing, Waking, open_store
+from intervalq.keyed import Common, KeyedAnswer, apply_keyed
+from intervalq.rules import (
+    FOREVER,
+    Advance,
+    Answer,
+    Command,
+    Drop,
+    Inspect,
+    Limit,
+    Mark,
+    Settings,
+    State,
+)
+from intervalq.store import Pairing, Store, Waking, open_store, pairing
 from intervalq.testing.keyed import KeyedSource
 
 STORES = ["memory", "json", "sqlite", "redis", "valkey", "redis_cluster", "postgres"]
@@ -107,6 +121,63 @@ def test_a_slot_whose_place_has_to_wait_is_not_granted_with_those_before_it(
         await store.aclose()
 
     portal.call(twice)
+
+
+class _At:
+    """A store whose clock reads what it is told."""
+
+    def __init__(self, behind: Store, now: int) -> None:
+        self.url, self.behind, self.now = behind.url, behind, now
+        self.names, self.aclose = behind.names, behind.aclose
+
+    async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
+        del now
+        return await self.behind.apply(queue, command, self.now)
+
+    async def apply_keyed(
+        self, queue: str, command: Command, known: Common, now: int | None = None
+    ) -> KeyedAnswer:
+        del now
+        return await pairing(self.behind).apply_keyed(queue, command, known, self.now)
+
+
+def test_a_slot_that_is_granted_again_counts_once(portal: BlockingPortal, url: str) -> None:
+    """The first answers to two slots come too late, and then another key has a place before theirs."""
+    name = f"keyed-{secrets.token_hex(6)}"
+    limits = (Limit(5_000, 60_000_000, "tokens"),)
+    common = Settings(10_000)
+    own = Settings(10_000, ephemeral=True, limits=limits, own=1)
+
+    def key_store(store: Store) -> KeyStore:
+        return KeyStore(store, name, common, own_pace=False, weight=2, view=CommonView(), on_mismatch="raise")
+
+    async def late() -> list[int]:
+        behind = open_store(url)
+        start = (await behind.apply(name, Inspect())).now
+        store = _At(behind, start)
+        a, b = key_store(store), key_store(store)
+        made: dict[str, Any] = {"settings": own, "reach": 30_000, "nonce": "g"}
+        answer = await a.apply(f"{name}:a", Advance(take=2, units=((100,), (100,)), **made))
+        slots = tuple([slot._replace(units=(100,)) for slot in answer.taken])
+        for notice in (2_000, 9_000, 5_000, 0):
+            store.now += 15_000
+            state = answer.state
+            assert state is not None
+            asked = Advance(
+                slots=slots, until=store.now, notice=notice, generation=state.generation,
+                high_water_mark=Mark(state.ticket, state.due, state.late_total), **made,
+            )  # fmt: skip
+            if not notice:
+                await b.apply(f"{name}:b", Advance(take=1, units=((100,),), **made))
+            answer = await a.apply(f"{name}:a", asked)
+            assert answer.granted or not notice
+        async with IntervalQueue(name, rate=100, each=["5_000 tokens/min"], store=url) as queue:
+            shown = [(await queue[key].inspect()).limits for key in "ab"]
+            await queue.drop(keys=True)
+        await behind.aclose()
+        return [limit.taken for each in shown for limit in each]
+
+    assert portal.call(late) == [200, 100]
 
 
 async def _one_job(url: str) -> None:

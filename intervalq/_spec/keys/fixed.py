@@ -3,6 +3,10 @@
 While a key waits for others, its clock is set back, by a whole window if the others have used up the common
 limits. The slots that it has used must not move along with those that are still to come. So the units of a
 slot are fixed when it is granted: they lie in cells of the store's clock, whatever happens to the key's own.
+
+A slot may be granted again, later: then its units move along, and count once. For this, they must be where
+the key's clock says. So a step that sets this clock back moves the units of all granted slots that it lists,
+and the others that were granted before can't be granted again.
 """
 
 from __future__ import annotations
@@ -26,23 +30,19 @@ from intervalq._spec.windows import (
 def fix(state: State, slots: Sequence[Slot], current: int) -> State:
     """Count granted slots where they are by the store's clock, so that nothing moves them any more.
 
-    Slots of a key wait for others, which may set its clock back by much, but not the slots that it has used.
-
     Args:
         state: the record of a key.
         slots: the slots that are granted now.
-        current: the highest ticket granted before. Slots up to this one are granted again, and counted again.
+        current: the highest ticket granted before: slots up to this one are fixed already.
     """
     lag, limits = state.lag, state.settings.limits
 
     def fixed(place: int, limit: Limit, use: Usage) -> Usage:
         for slot in slots:
             units = of_each(limits, slot.cost, slot.units)[place]
-            if units:
-                ahead = use.ahead
-                if slot.ticket > current:
-                    ahead = without(ahead, end_of_cell(limit, slot.due), units)
-                use = Usage(put_used(use.used, (end_of_cell(limit, slot.due + lag), units, -FOREVER)), ahead)
+            if units and slot.ticket > current:
+                cell = end_of_cell(limit, slot.due + lag), units, -FOREVER
+                use = Usage(put_used(use.used, cell), without(use.ahead, end_of_cell(limit, slot.due), units))
         return use
 
     return changed(state, fixed)

@@ -201,7 +201,7 @@ end
 local function set_back(state, length, slots)
   state.held = state.held + length
   state.late = state.late + length
-  if state.limits then state.limits.set_back(state, slots) end
+  if state.limits then state.limits.set_back(state, length, slots) end
 end
 
 local function heal(state, mark)

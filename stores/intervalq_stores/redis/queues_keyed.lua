@@ -219,19 +219,35 @@ local function for_common(run, own)
   return slots
 end
 
--- The record of the key as far as the common one changed it, and what the sender settles in it.
+-- Sets the clock of a key back because a slot waits for its place. Tickets up to `current` were granted before; if the
+-- key has limits, those that aren't listed `again` can't be granted again.
+local function waiting(state, length, again, current)
+  set_back(state, length, again)
+  if not state.limits then return end
+  local last = current - #again
+  if not again[1] or again[1][1] ~= last + 1 then last = current end
+  state.void = math.max(state.void, last)
+end
+
+-- The record of the key as far as the common one changed it, and what the sender settles in it. Returns those of the
+-- listed slots that are granted and may be granted again.
 local function prepared(own, common, command, known)
-  if not own.state or disagrees(own.state, command) then return end
+  local again = {}
+  if not own.state or disagrees(own.state, command) then return again end
   if command.settled and command.generation == own.state.generation and own.state.limits then
     own.state.limits.settle_fixed(own.state, command.settled)
   end
   command.settled = nil
+  for _, slot in ipairs(command.generation == own.state.generation and command.slots or {}) do
+    if slot[1] > own.state.void and slot[1] <= own.state.current then again[#again + 1] = slot end
+  end
   local length = moved(own.state, common, command, known)
   if length > 0 then
     local mark = command.high_water_mark
     if mark and mark[3] == own.state.late then mark[3] = mark[3] + length end
-    set_back(own.state, length, {})
+    waiting(own.state, length, again, own.state.current)
   end
+  return again
 end
 
 -- Does the step as if the key were alone; what it grants must be granted by the common queue, too.
@@ -246,7 +262,7 @@ local function advanced(own, common, command, known, now)
     written = true
   end
   local reach = command.ahead or command.reach
-  prepared(own, common, command, known)
+  local again = prepared(own, common, command, known)
   for_one_turn(own.state, common, command, known, now)
   local before, current = own.state and copy(own.state), own.state and own.state.current or 0
   local what = done(own, command, answer, now)
@@ -266,7 +282,7 @@ local function advanced(own, common, command, known, now)
   end
   local state = own.state
   local later = got[1] and got[1][2] + common.held - run[1][2] - state.held or 0
-  if later > 0 then set_back(state, later, {}) end
+  if later > 0 then waiting(state, later, again, current) end
   if state.limits then state.limits.fix(state, { unpack(run, 1, granted) }, current) end
   if granted > 0 then state.void = math.max(state.void, run[1][1] - 1) end
   if at_once == 0 then answer.at_once = 0 end

@@ -262,8 +262,16 @@ local function new_limits()
     end
   end
 
-  function limits.set_back(state, slots)
-    local over = clock_of(state, state.seen) - lateness(state)
+  -- The cell of a limit of a key in which a slot was fixed that is at this instant, on the server's clock.
+  local function fixed_cell(limit, at)
+    local used, stop = limit.used, end_of_cell(limit, at)
+    for i = 1, limit.edge and 0 or #used, 3 do
+      if used[i] == stop and used[i + 2] == -FOREVER then return i end
+    end
+  end
+
+  function limits.set_back(state, length, slots)
+    local over, lag = clock_of(state, state.seen) - lateness(state), state.held + state.stepped
     for n, limit in ipairs(limits) do
       local used, ahead, known = limit.used, limit.ahead, {}
       for i = 1, #used, 3 do
@@ -272,8 +280,14 @@ local function new_limits()
       limit.used = only(used, 3, function(_, due) return due <= over end)
       for i = 1, #ahead, 2 do known[ahead[i]] = true end
       for _, slot in ipairs(slots) do
-        local stop = end_of_cell(limit, slot[2])
-        if not known[stop] then put(ahead, stop, of_each(n, slot[3] or 1, units_of(slot))) end
+        local units, at, stop = of_each(n, slot[3] or 1, units_of(slot)), slot[2] + lag, end_of_cell(limit, slot[2])
+        local fixed = units > 0 and slot[1] <= state.current and fixed_cell(limit, at - length)
+        if fixed then
+          add_to(limit.used, 3, fixed, -units)
+          put(limit.used, end_of_cell(limit, at), units, -FOREVER)
+        elseif not known[stop] then
+          put(ahead, stop, units)
+        end
       end
     end
   end
@@ -356,14 +370,6 @@ local function new_limits()
     return dues, units, soonest <= clock
   end
 
-  -- The cell of a limit of a key in which a slot was fixed that is at this instant, on the server's clock.
-  local function fixed_cell(limit, at)
-    local used, stop = limit.used, end_of_cell(limit, at)
-    for i = 1, limit.edge and 0 or #used, 3 do
-      if used[i] == stop and used[i + 2] == -FOREVER then return i end
-    end
-  end
-
   function limits.give_back(state, slot)
     local at = slot[2] + state.held + state.stepped
     for n, limit in ipairs(limits) do
@@ -374,15 +380,15 @@ local function new_limits()
     end
   end
 
-  -- Slots of a key that are granted now stay where they are by the server's clock: see intervalq/_spec/keys/fixed.py.
-  -- `current`: the highest ticket that was granted before.
+  -- Slots of a key that are granted for the first time, those behind `current`, stay where they are by the server's
+  -- clock: see intervalq/_spec/keys/fixed.py.
   function limits.fix(state, slots, current)
     local lag = state.held + state.stepped
     for n, limit in ipairs(limits) do
       for _, slot in ipairs(slots) do
         local units = of_each(n, slot[3] or 1, units_of(slot))
-        if units > 0 then
-          if slot[1] > current then without(limit.ahead, end_of_cell(limit, slot[2]), units) end
+        if units > 0 and slot[1] > current then
+          without(limit.ahead, end_of_cell(limit, slot[2]), units)
           put(limit.used, end_of_cell(limit, slot[2] + lag), units, -FOREVER)
         end
       end

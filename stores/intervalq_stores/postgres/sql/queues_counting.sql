@@ -223,8 +223,10 @@ $$;
 
 
 -- intervalq._bring_back: the record after its queue's clock was set back: slots that had passed lie ahead again.
---   slots: those that are granted late now, whose units may have been forgotten
-create or replace function intervalq._bring_back(r intervalq.queues, slots jsonb) returns intervalq.queues
+--   length: how far it was set back
+--   slots: those that are granted late now: their units may have been forgotten, or be fixed where the slots were
+create or replace function intervalq._bring_back(r intervalq.queues, length bigint, slots jsonb)
+returns intervalq.queues
 language plpgsql immutable
 as $$
 declare
@@ -234,6 +236,8 @@ declare
     stays bigint[];
     place integer;
     ends bigint;
+    at bigint;
+    units bigint;
 begin
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
@@ -250,10 +254,22 @@ begin
         l.ahead := intervalq._put(l.ahead, back);
         back := '{}';
         for i in 0 .. jsonb_array_length(slots) - 1 loop
+            units := (intervalq._taken_by(r, slots -> i))[k];
+            at := (slots -> i ->> 1)::bigint + r.held + r.stepped;
+            place := case
+                when units > 0 and (slots -> i ->> 0)::bigint <= r.current then intervalq._fixed(l, at - length)
+            end;
+            if place is not null then
+                l.used := intervalq._put_used(
+                    intervalq._added(l.used, 3, place, -units),
+                    array[intervalq._cell_end(at, intervalq._cell(l)), units, -9007199254740991]
+                );
+                continue;
+            end if;
             ends := intervalq._cell_end((slots -> i ->> 1)::bigint, intervalq._cell(l));
             place := intervalq._place(l.ahead, 2, ends);
             if l.ahead[place] is distinct from ends then
-                back := back || array[ends, (intervalq._taken_by(r, slots -> i))[k]];
+                back := back || array[ends, units];
             end if;
         end loop;
         l.ahead := intervalq._put(l.ahead, back);

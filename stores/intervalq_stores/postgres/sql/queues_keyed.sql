@@ -148,9 +148,21 @@ end
 $$;
 
 
+-- intervalq._again: the listed slots of a key that are granted and may be granted again.
+create or replace function intervalq._again(r intervalq.queues, command jsonb) returns jsonb
+language sql immutable
+return (
+    select coalesce(jsonb_agg(e.value order by e.n), '[]')
+    from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
+    where command ->> 'generation' = r.generation and (e.value ->> 0)::bigint > r.void
+        and (e.value ->> 0)::bigint <= r.current
+);
+
+
 -- intervalq._moved: the record of a key, set back by how far the place of the first listed slot has moved.
+--   again: see `_waited`
 create or replace function intervalq._moved(
-    r intervalq.queues, common intervalq.queues, command jsonb, known jsonb
+    r intervalq.queues, common intervalq.queues, command jsonb, known jsonb, again jsonb
 ) returns intervalq.queues
 language plpgsql immutable
 as $$
@@ -178,7 +190,7 @@ begin
     end if;
     length := greatest(0, (place ->> 2)::bigint + common.held - (slot ->> 1)::bigint - r.held);
     if length > 0 then
-        r := intervalq._waited(r, length);
+        r := intervalq._waited(r, length, again, r.current);
     end if;
     return r;
 end
@@ -363,9 +375,9 @@ $$;
 
 
 -- intervalq._placed: the answer about a key whose slots `run` got these places.
---   own: how many limits the key has; before: the highest ticket that was granted before
+--   own: how many limits the key has; again, before: see `_waited`
 create or replace function intervalq._placed(
-    a intervalq._answer, g intervalq._got, run jsonb, own integer, before bigint
+    a intervalq._answer, g intervalq._got, run jsonb, own integer, again jsonb, before bigint
 ) returns intervalq._answer
 language plpgsql immutable
 as $$
@@ -375,7 +387,7 @@ declare
     );
 begin
     if length > 0 then
-        a.state := intervalq._waited(a.state, length);
+        a.state := intervalq._waited(a.state, length, again, before);
     end if;
     if own > 0 and g.granted > 0 then
         a.state := intervalq._fix(
@@ -405,6 +417,7 @@ declare
     run jsonb;
     own constant integer := coalesce(cardinality(r.limits), jsonb_array_length(command -> 'settings' -> 5), 0);
     before constant bigint := coalesce(r.current, 0);
+    again jsonb := '[]';
     moved intervalq.queues;
     reach constant jsonb := coalesce(command -> 'ahead', command -> 'reach');
 begin
@@ -417,7 +430,8 @@ begin
             r := intervalq._correct_fixed(r, command -> 'settled');
         end if;
         command := command - 'settled';
-        moved := intervalq._moved(r, k.common, command, known);
+        again := intervalq._again(r, command);
+        moved := intervalq._moved(r, k.common, command, known, again);
         if (command -> 'high_water_mark' ->> 2)::bigint = r.late then
             command := jsonb_set(command, '{high_water_mark,2}', to_jsonb(moved.late));
         end if;
@@ -445,7 +459,7 @@ begin
         ));
         a := intervalq._done(r, queue, command, now);
     end if;
-    k.own := intervalq._placed(a, g, run, own, before);
+    k.own := intervalq._placed(a, g, run, own, again, before);
     k.common := g.common;
     k.written := true;
     k.places := (

@@ -1,13 +1,18 @@
 -- Limits of keys under one rate: `_paced` and `_waited` of intervalq/keyed.py, and intervalq/_spec/keys/fixed.py.
 
--- intervalq._waited: the record of a key, set back because its slots wait for their places.
-create or replace function intervalq._waited(r intervalq.queues, length bigint) returns intervalq.queues
+-- intervalq._waited: the record of a key whose clock is set back because a slot waits for its place. If the key has
+-- limits, tickets that were granted before and aren't listed again can't be granted again.
+--   again: the listed slots that were granted before; before: the highest ticket that was
+create or replace function intervalq._waited(r intervalq.queues, length bigint, again jsonb, before bigint)
+returns intervalq.queues
 language plpgsql immutable
 as $$
+declare
+    last constant bigint := before - jsonb_array_length(again);
 begin
-    r := intervalq._set_back(r, length);
+    r := intervalq._set_back(r, length, again);
     if r.limits is not null then
-        r := intervalq._bring_back(r, '[]');
+        r.void := greatest(r.void, case when (again -> 0 ->> 0)::bigint = last + 1 then last else before end);
     end if;
     return r;
 end
@@ -16,7 +21,7 @@ $$;
 
 -- intervalq._fix: the record of a key after its granted slots were fixed where they are by the server's clock: see
 -- intervalq/_spec/keys/fixed.py. Their cells have -9007199254740991 as their end on the key's clock.
---   before: the highest ticket that was granted before; slots up to this one are counted again
+--   before: the highest ticket that was granted before; slots up to this one are fixed already
 create or replace function intervalq._fix(r intervalq.queues, slots jsonb, before bigint)
 returns intervalq.queues
 language plpgsql immutable
@@ -29,6 +34,7 @@ declare
     l intervalq._limit;
 begin
     for i in 0 .. jsonb_array_length(slots) - 1 loop
+        continue when (slots -> i ->> 0)::bigint <= before;
         taken := intervalq._taken_by(r, slots -> i);
         due := slots -> i ->> 1;
         for k in 1 .. cardinality(r.limits) loop
@@ -36,7 +42,7 @@ begin
             l := r.limits[k];
             ends := intervalq._cell_end(due, intervalq._cell(l));
             place := intervalq._place(l.ahead, 2, ends);
-            if (slots -> i ->> 0)::bigint > before and l.ahead[place] = ends then
+            if l.ahead[place] = ends then
                 l.ahead := intervalq._added(l.ahead, 2, place, -taken[k]);
             end if;
             ends := intervalq._cell_end(due + r.held + r.stepped, intervalq._cell(l));

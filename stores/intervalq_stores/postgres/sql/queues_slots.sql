@@ -80,13 +80,17 @@ end
 $$;
 
 
--- intervalq._set_back: the record after its queue's clock was set back, as a late grant does.
-create or replace function intervalq._set_back(r intervalq.queues, length bigint) returns intervalq.queues
+-- intervalq._set_back: the record after its queue's clock was set back, as a late grant of slots does.
+create or replace function intervalq._set_back(r intervalq.queues, length bigint, slots jsonb)
+returns intervalq.queues
 language plpgsql immutable
 as $$
 begin
     r.held := r.held + length;
     r.late := r.late + length;
+    if r.limits is not null then
+        r := intervalq._bring_back(r, length, slots);
+    end if;
     return r;
 end
 $$;
@@ -100,10 +104,7 @@ returns intervalq.queues
 language plpgsql immutable
 as $$
 begin
-    r := intervalq._set_back(r, length);
-    if r.limits is not null then
-        r := intervalq._bring_back(r, slots);
-    end if;
+    r := intervalq._set_back(r, length, slots);
     if r.held_since is not null then
         r.held_since := now;
     end if;
@@ -129,11 +130,7 @@ begin
     if r.limits is not null then
         r := intervalq._moved(r, greatest(0, (mark ->> 2)::bigint - r.late));
     end if;
-    r := intervalq._set_back(r, greatest(0, (mark ->> 2)::bigint - r.late));
-    if r.limits is not null then
-        r := intervalq._bring_back(r, '[]');
-    end if;
-    return r;
+    return intervalq._set_back(r, greatest(0, (mark ->> 2)::bigint - r.late), '[]');
 end
 $$;
 

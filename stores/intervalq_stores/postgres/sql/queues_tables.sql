@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 7 then
-            raise exception 'schema intervalq is newer than this file, which makes version 7'
+        if (select max(v.number) from intervalq.version v) > 8 then
+            raise exception 'schema intervalq is newer than this file, which makes version 8'
                 using errcode = 'IQ002';
         end if;
     end if;
@@ -94,6 +94,10 @@ drop function if exists intervalq.apply(text, jsonb, bigint);
 drop function if exists intervalq._shown(intervalq.queues);
 drop function if exists intervalq._leases(bigint[], bigint[]);
 drop function if exists intervalq._set_back_for(intervalq.queues, jsonb, bigint, bigint);
+drop function if exists intervalq._set_back(intervalq.queues, bigint);
+drop function if exists intervalq._bring_back(intervalq.queues, jsonb);
+drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb);
+drop function if exists intervalq._waited(intervalq.queues, bigint);
 
 -- What a step did, `rules.Answer`: a function that returns a named type costs far less than one with several output
 -- parameters. All functions with this type are created anew below.
