@@ -118,7 +118,7 @@ def tests_of(module: str) -> list[Path]:
 
 def judges_of(module: str) -> str:
     """The digest of everything that may notice a mutant: survivors of other versions meet it, too."""
-    simulation = sorted((ROOT / "intervalq/testing/simulation").rglob("*.py"))
+    simulation = sorted((ROOT / "tests/simulation").rglob("*.py"))
     if ".tasks." in module:
         simulation = sorted((TESTS / "tasks").glob("[fs]*.py"))
     model = sorted((TESTS / "model").glob("*.py")) if module == "intervalq.rules" else []
@@ -137,7 +137,7 @@ def simulator(module: str) -> Callable[[str, int], Any]:
         from tasks.simulated_workers import simulate as work
 
         return work
-    from intervalq.testing.simulation import simulate
+    from simulation import simulate
 
     return simulate
 
@@ -153,7 +153,7 @@ def schedules_of(module: str, rounds: int) -> list[Schedule]:
         names = [*mixes]
         first = [(mix, 0) for mix in names]
     else:
-        from intervalq.testing.simulation import MIXES
+        from simulation import MIXES
 
         first, names = sharp(), [*MIXES]
     calm = [mix for mix in (CALM_WORKERS if ".tasks." in module else CALM) if mix in names]
@@ -273,7 +273,7 @@ def figures_of(module: str, runs: dict[Schedule, Any]) -> Figures:
     enough = {mix for mix, some in by_mix.items() if len(some) >= FIGURES}
     if ".tasks." in module:
         return {mix: _of_tasks(by_mix[mix]) for mix in CALM_WORKERS if mix in enough}
-    from intervalq.testing.simulation.many import Tally
+    from simulation.many import Tally
 
     figures: Figures = {}
     together = Tally(ALL)

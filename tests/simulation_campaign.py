@@ -28,8 +28,8 @@ from signal import SIG_IGN, SIGINT
 from typing import Any, Final, NamedTuple
 
 import window_oracle
-from intervalq.testing.simulation import MIXES
-from intervalq.testing.simulation.many import several
+from simulation import MIXES
+from simulation.many import several
 
 FIRST: Final = 10_000_000
 """The first seed of each mix: far above the seeds of the tests."""
@@ -77,7 +77,7 @@ KINDS: Final = {
         simulated,
         tuple(MIXES),
         "simulation_campaign.jsonl",
-        "python -m intervalq.testing.simulation --mix {mix} --seed {seed} --trace",
+        "python tests/simulation --mix {mix} --seed {seed} --trace",
     ),
     "windows": Kind(
         limited,

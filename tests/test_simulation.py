@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from intervalq.testing.simulation import MIXES, simulate
-from intervalq.testing.simulation.__main__ import main
-from intervalq.testing.simulation.many import Tally, several
 from planted import bugs
 from planted.bugs import BUGS, planted
+from simulation import MIXES, simulate
+from simulation.__main__ import main
+from simulation.many import Tally, several
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits until all searches are done
 
@@ -106,7 +106,7 @@ def explained(tally: Tally) -> str:
     lines = []
     for run in tally.broken[:2]:
         lines += ["", *run.lines[-40:], *(f"broken: {violation}" for violation in run.violations)]
-        lines.append(f"python -m intervalq.testing.simulation --mix {run.mix} --seed {run.seed} --trace")
+        lines.append(f"python tests/simulation --mix {run.mix} --seed {run.seed} --trace")
     return "\n".join(lines)
 
 
@@ -205,7 +205,7 @@ def test_the_same_seed_gives_the_same_trace(mix: str) -> None:
 def test_the_trace_depends_on_nothing_but_the_seed() -> None:
     """It doesn't depend on the order of sets, which differs in every process."""
     program = (
-        "from intervalq.testing.simulation import MIXES, simulate\n"
+        "from simulation import MIXES, simulate\n"
         "print(*(simulate(mix, 3, trace=True).digest for mix in MIXES))"
     )
     digests = {

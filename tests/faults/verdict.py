@@ -6,7 +6,7 @@ before its first instruction, is the one case that no queue can help. It shows i
 last check was, and that its event loop made no turn since. A check that was itself too early or too late is
 never excused by that: the checks must keep the same distance.
 
-Allowances, each counted: see `Verdict`. They are those of `intervalq.testing.simulation`.
+Allowances, each counted: see `Verdict`. They are those of `simulation`.
 """
 
 from __future__ import annotations

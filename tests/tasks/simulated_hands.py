@@ -12,7 +12,7 @@ import anyio
 from intervalq.errors import ClaimLost, DependencyError, QueueClosed, StoreError, UnsupportedOperation
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Worked
-from intervalq.testing.simulation.loop import Process, ProcessClock
+from simulation.loop import Process, ProcessClock
 from tasks.simulated_network import CONSUMER, MOST, Connection
 
 if TYPE_CHECKING:

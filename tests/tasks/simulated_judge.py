@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from intervalq.errors import ClaimLost
 from intervalq.tasks import Claim
 from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Modified, Modify, Row, Work, Worked
-from intervalq.testing.simulation.loop import Process
+from simulation.loop import Process
 
 STALE = 2.0
 """Seconds after which a task that was claimed ahead should have been given back. Workers do so after one

@@ -14,8 +14,8 @@ import anyio
 
 from intervalq.errors import IntervalqError, StoreError, StoreTimeout, StoreUnavailable
 from intervalq.tasks.rules import Beat, Begin, Command, End, Modify, Row, Work
-from intervalq.testing.simulation.loop import Process
 from intervalq_stores.memory.tasks import MemoryTaskStore
+from simulation.loop import Process
 
 A = TypeVar("A")
 

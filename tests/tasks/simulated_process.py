@@ -15,7 +15,7 @@ from intervalq import IntervalQueue
 from intervalq.errors import ClaimLost, DependencyError, StoreError
 from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
 from intervalq.tasks.rules import Depend
-from intervalq.testing.simulation.loop import Process, ProcessClock
+from simulation.loop import Process, ProcessClock
 from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Call
 

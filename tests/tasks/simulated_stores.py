@@ -14,7 +14,7 @@ from intervalq.errors import StoreUnavailable
 from intervalq.tasks._claim.endings import unused
 from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Row, Work, Worked
 from intervalq.tasks.store import Pulled, Watched
-from intervalq.testing.simulation.loop import Process
+from simulation.loop import Process
 from tasks.simulated_mixes import Mix
 from tasks.simulated_network import URL, Connection, Network, WakingConnection, result_of
 

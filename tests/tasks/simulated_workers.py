@@ -28,8 +28,8 @@ from intervalq.errors import InboxFull, StoreUnavailable
 from intervalq.tasks import Tasks
 from intervalq.tasks._spec import ids as _ids
 from intervalq.tasks._spec.row import Row
-from intervalq.testing.simulation.loop import Process, ProcessClock, WorldLoop
 from intervalq_stores.memory.queues import MemoryStore
+from simulation.loop import Process, ProcessClock, WorldLoop
 from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Judge
 from tasks.simulated_mixes import MIXES, Mix

@@ -10,10 +10,10 @@ from itertools import product
 from typing import Final, NamedTuple
 
 from intervalq.rules import FOREVER, Advance, Inspect, Slot, State, Units, apply
-from intervalq.testing.simulation.facts import ObservedJob
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import ObservedJob
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _FRESH: Final = 0.05
 """A job may be refused by an answer that is younger than this, in seconds, without asking again."""

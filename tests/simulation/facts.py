@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from intervalq.rules import Answer, Command, Settings, State
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.plans import PlannedJob
+from simulation.loop import Process
+from simulation.plans import PlannedJob
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Final
 
-from intervalq.testing.simulation.facts import Miss, ObservedJob, Start
-from intervalq.testing.simulation.judges.clocks import blur
-from intervalq.testing.simulation.judges.findings import Findings, named
-from intervalq.testing.simulation.judges.starts import Starts
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import Miss, ObservedJob, Start
+from simulation.judges.clocks import blur
+from simulation.judges.findings import Findings, named
+from simulation.judges.starts import Starts
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _AHEAD: Final = 4
 """How many times a caller comes back for each time that it may stay away, which leaves a slot empty."""

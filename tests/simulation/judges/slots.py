@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from intervalq.testing.simulation.facts import ObservedJob
-from intervalq.testing.simulation.judges.clocks import ClockKnowledge, blur
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
-from intervalq.testing.simulation.judges.starts import Starts
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import ObservedJob
+from simulation.judges.clocks import ClockKnowledge, blur
+from simulation.judges.findings import GRAIN, Findings, named
+from simulation.judges.starts import Starts
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _SOON: Final = 0.2
 """How long a step without obstacles may take, besides some round trips, in seconds."""

@@ -1,4 +1,4 @@
-"""`python -m intervalq.testing.simulation`: runs schedules, shows progress, and prints a summary."""
+"""`python tests/simulation`: runs schedules, shows progress, and prints a summary."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Final
 
-from intervalq.testing.simulation.many import Planted, Tally, in_chunks
-from intervalq.testing.simulation.mixes import MIXES
-from intervalq.testing.simulation.run import Run, simulate
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])  # not its own folder, whose modules would hide others
+
+from simulation.many import Planted, Tally, in_chunks
+from simulation.mixes import MIXES
+from simulation.run import Run, simulate
 
 _TAIL: Final = 40
 """How many lines of the trace are shown for a schedule that broke a promise."""
@@ -53,7 +57,7 @@ def main(arguments: list[str] | None = None, planted: Planted = nullcontext) -> 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m intervalq.testing.simulation",
+        prog="python tests/simulation",
         description="Run queues in simulated time under faults, and check every promise.",
     )
     parser.add_argument("--mix", choices=list(MIXES), help="the mix of faults (default: every mix)")
@@ -108,8 +112,8 @@ def _sum_up(tallies: list[Tally], seconds: float) -> None:
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """Show progress on standard error: a bar if rich is installed, else a line every five seconds."""
     try:
-        from rich.console import Console  # noqa: PLC0415 - an extra
-        from rich.progress import Progress  # noqa: PLC0415
+        from rich.console import Console
+        from rich.progress import Progress
     except ImportError:
         yield _lines(total)
         return

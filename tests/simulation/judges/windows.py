@@ -6,12 +6,12 @@ from bisect import bisect_right
 from typing import Final
 
 from intervalq import Limit
-from intervalq.testing.simulation.facts import Start
-from intervalq.testing.simulation.judges.clocks import ClockKnowledge
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
-from intervalq.testing.simulation.judges.starts import Starts
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import Start
+from simulation.judges.clocks import ClockKnowledge
+from simulation.judges.findings import GRAIN, Findings, named
+from simulation.judges.starts import Starts
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _STARTS: Final = "starts"
 

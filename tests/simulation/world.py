@@ -15,15 +15,15 @@ import anyio
 import anyio.lowlevel
 
 from intervalq import IntervalQueue
-from intervalq.testing.simulation.facts import Account
-from intervalq.testing.simulation.judges.all import judge
-from intervalq.testing.simulation.loop import OWNER, Process, ProcessClock, RunningClock, WorldLoop
-from intervalq.testing.simulation.mixes import MIXES
-from intervalq.testing.simulation.network import Connection, Network, Records, WakingConnection
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.planning import plan
-from intervalq.testing.simulation.plans import PlannedProcess, Route
-from intervalq.testing.simulation.users import Actor, Users
+from simulation.facts import Account
+from simulation.judges.all import judge
+from simulation.loop import OWNER, Process, ProcessClock, RunningClock, WorldLoop
+from simulation.mixes import MIXES
+from simulation.network import Connection, Network, Records, WakingConnection
+from simulation.observer import Observer
+from simulation.planning import plan
+from simulation.plans import PlannedProcess, Route
+from simulation.users import Actor, Users
 
 QUEUE: Final = "simulated"
 _KEY: Final = "key"
@@ -57,7 +57,7 @@ class World:
         self.users = Users(self.seen)
         self.records = Records(self.plan.store_base, self.plan.store_ppm)
         self.seen.store = self.records.now
-        self.dice = random.Random(f"{mix}:{seed}:network")  # noqa: S311 - repeatable on purpose
+        self.dice = random.Random(f"{mix}:{seed}:network")
         self.network = Network(self.records, self.mix, self.dice, self.seen)
         self.network.interrupt = self._interrupt
         self.users.exits, self.users.gone = self.mix.exits, self._exit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from intervalq.testing.simulation.facts import Start
+from simulation.facts import Start
 
 GRAIN: Final = 10e-6
 """Allowance for readings that are rounded to microseconds several times, in seconds."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
-from intervalq.testing.simulation.run import Run, simulate
+from simulation.run import Run, simulate
 
 _CHUNK: Final = 50
 """How many schedules a process runs before it returns their figures."""

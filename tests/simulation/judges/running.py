@@ -8,11 +8,11 @@ from typing import Final
 
 from intervalq._shard.leases import LEASE
 from intervalq.rules import Finish
-from intervalq.testing.simulation.facts import Start
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import Start
+from simulation.judges.findings import GRAIN, Findings
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 FAR: Final = float("inf")
 

@@ -129,7 +129,7 @@ class RunningClock(ProcessClock):
         self.spent += _READING
         return super().now() + int(self.spent * 1e6)
 
-    def timers(self) -> Any:  # noqa: ANN401 - it only takes the place of the real ones
+    def timers(self) -> Any:
         """See `intervalq._timing.clock.Clock`."""
         return self._timers
 
@@ -227,8 +227,7 @@ class WorldLoop(VirtualLoop):
     def timers(self, process: Process) -> int:
         """How many timers of a process are running."""
         return sum(
-            not timer.cancelled() and timer._context.get(OWNER) is process  # noqa: SLF001
-            for _, _, timer in self._timers
+            not timer.cancelled() and timer._context.get(OWNER) is process for _, _, timer in self._timers
         )
 
     def call_at(  # type: ignore[override] # the base class has a more precise type for `args`
@@ -244,7 +243,7 @@ class WorldLoop(VirtualLoop):
         # As in the base class, without I/O, and with a check whether the step's process may run.
         ready: deque[Any] = self._ready  # type: ignore[attr-defined]
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # noqa: SLF001
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not ready:
             if not timers:
@@ -256,10 +255,10 @@ class WorldLoop(VirtualLoop):
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:  # noqa: SLF001
-                owner = handle._context.get(OWNER)  # noqa: SLF001
+            if not handle._cancelled:
+                owner = handle._context.get(OWNER)
                 if owner is None or not owner.keeps(handle):
-                    handle._run()  # noqa: SLF001
+                    handle._run()
                     if owner is not None and owner.clock.spent:
                         spent, owner.clock.spent = owner.clock.spent, 0.0
                         self.stop_process(owner, spent)

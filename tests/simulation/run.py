@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from intervalq._shard import dispatcher, warnings
-from intervalq.testing.simulation.facts import Violation
-from intervalq.testing.simulation.loop import OWNER, WorldLoop
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.world import World
+from simulation.facts import Violation
+from simulation.loop import OWNER, WorldLoop
+from simulation.observer import Observer
+from simulation.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

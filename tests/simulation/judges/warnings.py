@@ -6,12 +6,12 @@ from typing import Final
 
 from intervalq._spec import parse
 from intervalq.rules import Advance
-from intervalq.testing.simulation.facts import Warned
-from intervalq.testing.simulation.judges.clocks import blur
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan, PlannedProcess
+from simulation.facts import Warned
+from simulation.judges.clocks import blur
+from simulation.judges.findings import GRAIN, Findings
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan, PlannedProcess
 
 _FEW: Final = 8
 """No warning is given for fewer late slots."""

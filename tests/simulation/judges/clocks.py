@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
+from simulation.judges.findings import GRAIN, Findings
+from simulation.loop import Process
+from simulation.observer import Observer
 
 AGEING: Final = 2 / 2_000
 """How fast the estimate of another clock gets worse, in seconds per second: both may be off by 500 ppm."""

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq._queue.threads import EARLY
-from intervalq.testing.simulation.facts import ObservedJob, Start
-from intervalq.testing.simulation.judges.accounts import accounts, left_over
-from intervalq.testing.simulation.judges.clocks import candour
-from intervalq.testing.simulation.judges.deadlines import (
+from simulation.facts import ObservedJob, Start
+from simulation.judges.accounts import accounts, left_over
+from simulation.judges.clocks import candour
+from simulation.judges.deadlines import (
     in_vain,
     joins,
     prompt,
@@ -19,19 +19,19 @@ from intervalq.testing.simulation.judges.deadlines import (
     timeouts,
     tries,
 )
-from intervalq.testing.simulation.judges.ends import agreed, closing, fates, handed, kept
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
-from intervalq.testing.simulation.judges.running import leases, limits, renewals
-from intervalq.testing.simulation.judges.settlements import settlements
-from intervalq.testing.simulation.judges.slots import announced, placed, surely, void
-from intervalq.testing.simulation.judges.starts import Starts
-from intervalq.testing.simulation.judges.thrift import asked, expected, turns, wasted
-from intervalq.testing.simulation.judges.wakefulness import freed, on_time, outages, polls, unused, wakeups
-from intervalq.testing.simulation.judges.warnings import warned
-from intervalq.testing.simulation.judges.windows import windows
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.judges.ends import agreed, closing, fates, handed, kept
+from simulation.judges.findings import GRAIN, Findings, named
+from simulation.judges.running import leases, limits, renewals
+from simulation.judges.settlements import settlements
+from simulation.judges.slots import announced, placed, surely, void
+from simulation.judges.starts import Starts
+from simulation.judges.thrift import asked, expected, turns, wasted
+from simulation.judges.wakefulness import freed, on_time, outages, polls, unused, wakeups
+from simulation.judges.warnings import warned
+from simulation.judges.windows import windows
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _QUESTIONS: Final = 24
 """The most commands that a lone caller needs until it begins: for a ticket, for the next one, for the grant,

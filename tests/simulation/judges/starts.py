@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from intervalq.rules import Settings
-from intervalq.testing.simulation.facts import Grant, Start
-from intervalq.testing.simulation.judges.clocks import ClockKnowledge
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import Grant, Start
+from simulation.judges.clocks import ClockKnowledge
+from simulation.judges.findings import GRAIN, Findings, named
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _UNSEEN: Final = 1.0
 """How long a step of the store's clock may stay unnoticed, in seconds."""

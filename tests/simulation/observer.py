@@ -18,7 +18,7 @@ from intervalq.rules import (
     Resume,
     State,
 )
-from intervalq.testing.simulation.facts import (
+from simulation.facts import (
     Facts,
     Grant,
     Miss,
@@ -28,9 +28,9 @@ from intervalq.testing.simulation.facts import (
     Violation,
     Warned,
 )
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.plans import PlannedJob
-from intervalq.testing.simulation.trace import Trace
+from simulation.loop import Process
+from simulation.plans import PlannedJob
+from simulation.trace import Trace
 
 _SITS_OUT: Final = 29.0
 """Seconds after which a held process polls the store on its own, whether or not a wake-up comes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from intervalq.testing.simulation.plans import Plan, PlannedJob
+from simulation.plans import Plan, PlannedJob
 
 _TRIES: Final = 3
 """How many jobs that can't wait are added late in a run."""

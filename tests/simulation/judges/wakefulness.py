@@ -7,13 +7,13 @@ from typing import Final
 
 from intervalq._timing.outage import OUTAGE
 from intervalq.rules import Advance
-from intervalq.testing.simulation.facts import Grant, ObservedJob
-from intervalq.testing.simulation.judges.clocks import ClockKnowledge, blur
-from intervalq.testing.simulation.judges.findings import Findings
-from intervalq.testing.simulation.judges.starts import Starts
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import Grant, ObservedJob
+from simulation.judges.clocks import ClockKnowledge, blur
+from simulation.judges.findings import Findings
+from simulation.judges.starts import Starts
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _SOON: Final = 0.05
 """Allowance for steps that take no time in a running process, in seconds."""

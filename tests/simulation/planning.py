@@ -6,21 +6,21 @@ import math
 from random import Random
 from typing import Any
 
-from intervalq.testing.simulation.deadlines import add_deadlines
-from intervalq.testing.simulation.mixes import Mix
-from intervalq.testing.simulation.plans import Plan, PlannedJob, PlannedProcess, Route
-from intervalq.testing.simulation.windows import add_windows
+from simulation.deadlines import add_deadlines
+from simulation.mixes import Mix
+from simulation.plans import Plan, PlannedJob, PlannedProcess, Route
+from simulation.windows import add_windows
 
 
 def plan(mix: Mix, seed: str) -> Plan:
     """The plan of a mix for a seed; the same one each time."""
-    planned = _Planner(mix, Random(seed)).plan()  # noqa: S311 - repeatable on purpose
+    planned = _Planner(mix, Random(seed)).plan()
     if mix.joins:
-        _join(planned, Random(f"{seed}:joins"))  # noqa: S311 - the same
+        _join(planned, Random(f"{seed}:joins"))
     if mix.windows:
-        add_windows(planned, Random(f"{seed}:windows"))  # noqa: S311 - the same
+        add_windows(planned, Random(f"{seed}:windows"))
     if mix.deadlines:
-        add_deadlines(planned, Random(f"{seed}:deadlines"))  # noqa: S311 - the same
+        add_deadlines(planned, Random(f"{seed}:deadlines"))
     return planned
 
 

@@ -25,12 +25,12 @@ from intervalq.errors import (
     SlotTimeout,
     StoreError,
 )
-from intervalq.testing.simulation.facts import ObservedJob
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import CHANGES
-from intervalq.testing.simulation.network import Connection
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import PlannedJob
+from simulation.facts import ObservedJob
+from simulation.loop import Process
+from simulation.mixes import CHANGES
+from simulation.network import Connection
+from simulation.observer import Observer
+from simulation.plans import PlannedJob
 
 
 class JobError(Exception):
@@ -64,15 +64,15 @@ class Actor:
                 self.begins = grant or self.begins
                 return grant
 
-            shard.precision._looking = Looking()  # noqa: SLF001 - real processes have one each
-            failed = shard._fail  # noqa: SLF001 - nobody outside sees an error that fails no job
+            shard.precision._looking = Looking()
+            failed = shard._fail
 
             def noting_error(error: Exception) -> None:
                 if not isinstance(error, IntervalqError):
                     seen.violated(f"{self.process.name} fails with {error!r}")
                 failed(error)
 
-            shard.dispatcher._failed = shard.conversation._failed = noting_error  # noqa: SLF001 - the same
+            shard.dispatcher._failed = shard.conversation._failed = noting_error
             shard.dispatcher.accept = noting  # type: ignore[method-assign]
             shard.dispatcher.take_ready = shard.take_ready = noting_ready  # type: ignore[method-assign]
         return self.shard

@@ -17,10 +17,10 @@ from intervalq._timing.clock import CLOCK
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Answer, Command, Finish, Resume, State
 from intervalq.store import DocumentStore, Step, T
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.mixes import Mix
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Route
+from simulation.loop import Process
+from simulation.mixes import Mix
+from simulation.observer import Observer
+from simulation.plans import Route
 
 R = TypeVar("R")
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from intervalq import Limit
-from intervalq.testing.simulation.plans import Plan, PlannedJob
+from simulation.plans import Plan, PlannedJob
 
 _UNITS: Final = ("starts", "starts", "tokens", "bytes")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from intervalq.rules import Advance
-from intervalq.testing.simulation.judges.findings import Findings
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.judges.findings import Findings
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 
 def accounts(seen: Observer, plan: Plan) -> Findings:

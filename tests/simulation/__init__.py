@@ -1,7 +1,7 @@
 """Deterministic simulation: the real handles, shards and rules under faults, in virtual time, from one seed.
 
-    python -m intervalq.testing.simulation                      # 1,000 schedules of each mix
-    python -m intervalq.testing.simulation --mix all --seed 7 --trace
+    python tests/simulation                      # 1,000 schedules of each mix
+    python tests/simulation --mix all --seed 7 --trace
 
 A run is one seed of one mix. Two to five processes share a queue. Each has its own handle, a clock that
 starts at an arbitrary value and runs up to 200 ppm fast or slow, slightly late timers, and its own route to
@@ -149,7 +149,7 @@ Allowances, each limited to what can't be known
                 instruction of an async job: there is no step in between
 """
 
-from intervalq.testing.simulation.mixes import MIXES
-from intervalq.testing.simulation.run import Run, simulate
+from simulation.mixes import MIXES
+from simulation.run import Run, simulate
 
 __all__ = ["MIXES", "Run", "simulate"]

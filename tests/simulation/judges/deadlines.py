@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from intervalq.rules import FOREVER, Advance
-from intervalq.testing.simulation.facts import ObservedJob, Refusal
-from intervalq.testing.simulation.judges.clocks import blur
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
-from intervalq.testing.simulation.judges.lines import Lines, waits
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import ObservedJob, Refusal
+from simulation.judges.clocks import blur
+from simulation.judges.findings import GRAIN, Findings, named
+from simulation.judges.lines import Lines, waits
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _ANSWER: Final = 5.0
 """The least that `try_slot` waits for the store, in seconds."""

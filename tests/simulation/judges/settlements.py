@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from intervalq.rules import STARTS, Advance, Command, Units
-from intervalq.testing.simulation.facts import Start
-from intervalq.testing.simulation.judges.findings import Findings, named
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import Start
+from simulation.judges.findings import Findings, named
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _WAITS: Final = 1.0
 """How long a report waits for a request at most, in seconds."""

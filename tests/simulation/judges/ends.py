@@ -7,11 +7,11 @@ from typing import Final
 
 from intervalq._timing.outage import OUTAGE
 from intervalq.rules import Configure, Inspect
-from intervalq.testing.simulation.facts import ObservedJob
-from intervalq.testing.simulation.judges.findings import GRAIN, Findings, named
-from intervalq.testing.simulation.loop import Process
-from intervalq.testing.simulation.observer import Observer
-from intervalq.testing.simulation.plans import Plan
+from simulation.facts import ObservedJob
+from simulation.judges.findings import GRAIN, Findings, named
+from simulation.loop import Process
+from simulation.observer import Observer
+from simulation.plans import Plan
 
 _HANDED: Final = 0.002
 """How long before its slot a thread is handed that, in seconds."""
