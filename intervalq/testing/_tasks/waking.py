@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -11,7 +12,7 @@ from anyio.from_thread import BlockingPortal
 from anyio.lowlevel import checkpoint
 
 from intervalq.tasks._session.demand import CHECK
-from intervalq.tasks.rules import SECOND, Beat, Cancel, Change, Delete, End, Modify, Work, Worked
+from intervalq.tasks.rules import SECOND, Beat, Cancel, Change, Command, Delete, End, Modify, Work, Worked
 from intervalq.tasks.store import TaskStore, Waking
 from intervalq.testing._tasks.base import PATIENCE, Names, TaskSuiteBase, claim, insert, put
 
@@ -121,7 +122,7 @@ class WakingTaskSuite(TaskSuiteBase):
     def test_whatever_makes_a_task_ready_wakes(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
     ) -> None:
-        """An insert, a change, the next of a key, a session that ends or lapses, the end of a batch."""
+        """An insert, a change, the next of a key, a session that ends or lapses."""
 
         async def scenario() -> None:
             queue, other = names.queue(), names.queue()
@@ -142,25 +143,40 @@ class WakingTaskSuite(TaskSuiteBase):
                 End(ended),
                 Beat(worker),
             ]
-            for kind in ("cancelled", "deleted", "done", "keyed", "dead") if self.follows_up else ():
-                last, source = insert(other, awaits=1), names.queue()
-                part = insert(source, follow_up=last.id, key="k" if kind == "keyed" else None)
-                await put(store, last, part)
-                if kind == "cancelled":
-                    commands.append(Cancel((part.id,)))
-                    continue
-                if kind == "deleted":
-                    commands.append(Modify(deletes=(Delete(part.id, 0),)))
-                    continue
-                (row,) = await claim(store, worker, source)
-                dead = Change(part.id, row.version, queue=f"{names.queue()}.dead", attempt=1, error="no")
-                commands.append(Work(worker, (dead if kind == "dead" else Delete(part.id, row.version),)))
             async with self._listeners(store, waking, names, 1) as (listener,):
                 for number, command in enumerate(commands, 1):
                     await listener.idle(names.queue(), queue, other)
                     await store.apply(command)
                     await listener.woken(number)
                     await claim(store, worker, queue, other, limit=100)
+
+        portal.call(scenario)
+
+    @pytest.mark.parametrize("kind", ["cancelled", "deleted", "done", "keyed", "dead"])
+    def test_the_end_of_a_batch_wakes(
+        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names, kind: str
+    ) -> None:
+        """However its last task ends."""
+        if not self.follows_up:
+            return
+
+        async def scenario() -> None:
+            queue, then, worker = names.queue(), names.queue(), await names.begun(store)
+            last = insert(then, awaits=1)
+            part = insert(queue, follow_up=last.id, key="k" if kind == "keyed" else None)
+            await put(store, last, part)
+            ends: Command[Any] = Cancel((part.id,))
+            if kind == "deleted":
+                ends = Modify(deletes=(Delete(part.id, 0),))
+            elif kind != "cancelled":
+                (row,) = await claim(store, worker, queue)
+                dead = Change(part.id, row.version, queue=f"{names.queue()}.dead", attempt=1, error="no")
+                ends = Work(worker, (dead if kind == "dead" else Delete(part.id, row.version),))
+            async with self._listeners(store, waking, names, 1) as (listener,):
+                await listener.idle(then)
+                await store.apply(ends)
+                await listener.woken(1)
+            assert len(await claim(store, worker, then)) == 1
 
         portal.call(scenario)
 
