@@ -186,7 +186,8 @@ class Judge:
         if claim._row.alone and not row.begun:
             self.broken(f"{who} begins {claim.value} alone, and has not told the store")
         since = max(self._claimed[claim.id], self.seats[call.process].idle)
-        if claim._row.alone and not self.is_paced and self.now() - since > PROMPT:
+        is_free = not any(each.process is call.process for each in self.running)
+        if claim._row.alone and is_free and not self.is_paced and self.now() - since > PROMPT:
             self.broken(f"{who} begins {claim.value} alone, and nothing has run since {since:.6f}")
         beside = [(each.claim.queue, each.claim.key) for each in self.running if not each.settles]
         if claim.key is not None and (claim.queue, claim.key) in beside:
@@ -216,7 +217,7 @@ class Judge:
             mine
             and row is not None
             and not row.begun
-            and self._worked.get(call.session or "", 0) > call.began + NOTICE
+            and self._worked.get(call.session or "", 0) > call.began + PROMPT
         ):
             self.broken(f"{claim.value} has begun, and the store was asked since, and not told")
         since = max(call.lost or now, self.seats[call.process].back)

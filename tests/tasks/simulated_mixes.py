@@ -73,7 +73,7 @@ MIXES = {
     "guards": Mix(crashes=3, stops=1, guards=True),
     "refused": Mix(refusals=3, hands=2, users=2),
     "patient": Mix(crashes=5, patience=1.0),
-    "lone-cut": Mix(crashes=3, cuts=5, stops=3, poison=2),
+    "lone-cut": Mix(chunks=True, crashes=3, cuts=5, stops=3, poison=2),
     "lone": Mix(crashes=3, stalls=6, stops=3, poison=2),
     "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
 }

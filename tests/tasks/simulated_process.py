@@ -235,7 +235,9 @@ class Worker:
         if self.world.mix.reports and dice.random() < 0.5:
             await self._reports(claim)
         try:
-            if chance < 0.7:
+            if claim._row.alone and self.world.mix.patience < 10:
+                await anyio.sleep(dice.uniform(0, 12 * self.world.mix.patience))
+            elif chance < 0.7:
                 await anyio.sleep(dice.expovariate(10))
             elif chance < 0.75:
                 await anyio.sleep(dice.choice([dice.uniform(1, 8), dice.uniform(1, 25)]))

@@ -143,7 +143,9 @@ class World:
         elif kind == "close":
             worker.process.trap(self.dice.randrange(1, 60), worker.close)
         elif kind == "refuse":
-            self.dice.choice(self._everybody()).connection.refused_until = self.loop.time() + min(length, 3.0)
+            self.dice.choice(self._everybody()).connection.refused_until = (
+                self.loop.time() + self.dice.choice([0.01, min(length, 3.0)])
+            )
         else:
             worker.connection.is_cut = True
             worker.seat.back = max(worker.seat.back, self.loop.time() + length)
