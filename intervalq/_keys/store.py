@@ -133,7 +133,11 @@ class KeyStore:
 
     def turn(self, ticket: int) -> int:
         """How many slots to request from this ticket on: a whole turn, or one if the ticket has its place."""
-        return 1 if ticket in self._places else self.weight
+        return 1 if self.has_place(ticket) else self.weight
+
+    def has_place(self, ticket: int) -> bool:
+        """Whether a common slot is known for a ticket."""
+        return ticket in self._places
 
     def behind_other(self, ticket: int) -> int | None:
         """How long before a ticket's slot another key's comes; None: the slot before it is this key's."""
@@ -275,6 +279,8 @@ class Turn(NamedTuple):
     """How many slots to request together at least: see `KeyStore.turn`."""
     behind: int | None = None
     """How long before the slot another key's comes, see `KeyStore.behind_other`; None: none does."""
+    is_placed: bool = False
+    """Whether the ticket has its common slot already."""
 
 
 def turn_of(store: Store, grants: _Tickets, state: State | None) -> Turn:
@@ -285,7 +291,8 @@ def turn_of(store: Store, grants: _Tickets, state: State | None) -> Turn:
     first = tickets[0]
     if state is not None and (length := store.moved(first, state)):
         state = replace(state, held_total=state.held_total + length)
-    return Turn(state, store.turn(first.ticket), store.behind_other(first.ticket))
+    size, is_behind = store.turn(first.ticket), store.behind_other(first.ticket)
+    return Turn(state, size, is_behind, store.has_place(first.ticket))
 
 
 def behind(store: Store) -> Store:

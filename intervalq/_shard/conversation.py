@@ -21,7 +21,7 @@ from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grants
 from intervalq._shard.leases import LEASE, Leases
 from intervalq._shard.listener import Listener
-from intervalq._shard.planner import Ask, Returning, Situation, next_question, plan
+from intervalq._shard.planner import Ask, Returning, Situation, may_come_sooner, next_question, plan
 from intervalq._shard.settlements import Settlements
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import WaitQueue
@@ -79,26 +79,20 @@ class Conversation:
         self.is_kept = False
         """Whether jobs are kept waiting, without requests for them, until the shard is started."""
         self._queue, self._store = connection.queue, connection.store
-        self._clock = clock
-        self._connection = connection
-        self._line, self._grants = line, grants
-        self._time, self._leases = time, leases
-        self._dispatcher, self._deadlines = dispatcher, deadlines
+        self._clock, self._connection = clock, connection
+        self._line, self._grants, self._time = line, grants, time
+        self._leases, self._dispatcher, self._deadlines = leases, dispatcher, deadlines
         self._answers = Answers(grants, time, leases, dispatcher, connection.store)
         self._warnings = Warnings(self._queue, self._store.url)
         self.settlements = Settlements(clock, are_usual=connection.has_own_limits)
-        self.outage = Outage()
-        """The present outage of the store, if there is one."""
-        self._lookahead = lookahead
-        self._is_closed = is_closed
-        self._failed = failed
+        self.outage = Outage()  # the present one, if there is one
+        self._lookahead, self._is_closed, self._failed = lookahead, is_closed, failed
         self._returning = Returning()
         self._counted = 0  # jobs that had begun at the last request
         self.waits_for_a_start = False
         """Whether the next request waits for the start of a job."""
         self._unplaced: list[anyio.Event] = []  # set once tickets have been taken
-        self._asking, self._parked = WakeableSleep(clock), WakeableSleep(clock)
-        self._idle = anyio.Event()
+        self._asking, self._parked, self._idle = WakeableSleep(clock), WakeableSleep(clock), anyio.Event()
         self.kept: list[Slot] | None = None
         """A list for the slots left at the end, if a caller gives back those of several shards in one step,
         because only the last tickets can become free again. None: this shard gives them back itself."""
@@ -266,6 +260,7 @@ class Conversation:
             lookahead=self._lookahead, began=self._dispatcher.begun - self._counted, turn=turn.size,
             apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
             settles=self.settlements.are_usual, counted=self._connection.counted, behind=turn.behind,
+            is_placed=turn.is_placed,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
@@ -307,8 +302,14 @@ class Conversation:
         self._leases.unused(self._grants.coming(), self._connection.state)
 
     async def _report(self) -> None:
-        """Send a request without slots or tickets, which only reports and reads."""
-        await self._ask(Advance(high_water_mark=self._connection.mark))
+        """Send a request that only reports and reads, unless tickets may come sooner by what it reports."""
+        question = Advance(high_water_mark=self._connection.mark)
+        if self.settlements and may_come_sooner(self._situation()):
+            self._grants.unused += self._grants.tickets  # given back in the step that takes them anew
+            self._grants.tickets.clear()
+            if isinstance(ask := plan(self._situation()), Ask):
+                question = self._advance(ask)
+        await self._ask(question)
 
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
         """Send a request, and process its answer."""

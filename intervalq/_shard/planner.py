@@ -73,6 +73,8 @@ class Situation:
     """How many slots to request together at least, if there are that many: see `KeyStore.turn`."""
     behind: int | None = None
     """How long before the next slot another key's comes, see `KeyStore.behind_other`; None: none does."""
+    is_placed: bool = False
+    """Whether the next ticket of a key has a common slot already."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot of the next ticket."""
 
@@ -269,6 +271,28 @@ def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
     ]
     _, dues, _ = windows.fit(state, costs, of_each, due, clock)
     return bisect_right(dues, clock + patience(state.settings.limits))
+
+
+def may_come_sooner(now: Situation) -> bool:
+    """Whether slots may come sooner if they are taken anew, because jobs before took less than their tickets.
+
+    Nobody but this shard may have tickets or have been the last to begin: others' slots don't come forward,
+    and processes that share a window would reserve more of it by their estimates. Slots far ahead wait for a
+    window.
+    """
+    state, tickets = now.state, now.grants.tickets
+    if state is None or state.held_since is not None or not (tickets and state.settings.limits):
+        return False
+    first, step = max(state.current, state.revoked_through) + 1, state.settings.interval
+    if (tickets[0].ticket, tickets[-1].ticket, len(tickets)) != (
+        first,
+        state.ticket,
+        state.ticket - first + 1,
+    ):
+        return False
+    soon = now.at + patience(state.settings.limits)
+    is_free = not (now.grants.granted or now.is_placed) and now.grants.through == state.current
+    return is_free and tickets[0].due > state.current_due + step and now.time.comes(tickets[0], state) > soon
 
 
 def _unmatched(now: Situation, jobs: int) -> Iterator[Waiter]:
