@@ -17,10 +17,13 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 from unittest import mock
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
 import anyio
 import anyio.lowlevel
 
@@ -380,16 +383,9 @@ def simulate(mix: str, seed: int) -> Run:
     network = world.network
     done = sum(row.queue == "ledger" for row in network.rows())
     return Run(
-        network.violations,
-        network.lines,
-        len(world.accepted),
-        done,
-        world.runs,
-        network.calls,
-        ended,
-        world.judge.waited,
-        world.steps,
-    )
+        network.violations, network.lines, len(world.accepted), done, world.runs, network.calls, ended,
+        world.judge.waited, world.steps,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
