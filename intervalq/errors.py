@@ -122,7 +122,7 @@ class QueueClosed(IntervalqError):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"this handle of queue {queue!r} was closed before the job began: create a new handle to go on"
+            f"this handle of queue {queue!r} was closed, so nothing begins: create a new handle to go on"
         )
 
 
