@@ -258,7 +258,8 @@ class ClaimLost(IntervalqError):
         self.queue, self.id = queue, id
         super().__init__(
             f"task {plain(id)} of queue {queue!r} is no longer claimed by this worker, and nothing was "
-            "committed: drop this work; another worker has the task, or somebody changed or cancelled it"
+            "committed: drop this work; it was settled before, another worker has it, or somebody changed "
+            "or cancelled it"
         )
 
 
