@@ -105,7 +105,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     polls-too-seldom              calm               5
     pause-ends-unseen             calm               7
     refunds-sent-again            windows            8
-    overruns-forgotten            settled            8
+    overruns-forgotten            settled           48
     reports-wait                  windows           14
     cell-of-another-time          windows            4
     far-without-a-word            far                4
