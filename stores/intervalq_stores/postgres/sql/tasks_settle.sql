@@ -9,10 +9,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     mine uuid[];
+    tells boolean;
     locks bigint[];
 begin
-    select coalesce(array_agg(distinct r.id), '{}'), coalesce(array_agg(l.l) filter (where r.key is not null), '{}')
-    into mine, locks
+    select coalesce(array_agg(distinct r.id), '{}'), bool_or(r.follow_up is not null),
+        coalesce(array_agg(l.l) filter (where r.key is not null), '{}')
+    into mine, tells, locks
     from (
         select u.u as id, null as queue from unnest(ids) as u (u)
         union all select (e ->> 0)::uuid, e ->> 2 from jsonb_array_elements(parts) as e
@@ -21,7 +23,9 @@ begin
         lateral (select intervalq._lock('k', w.queue, r.key)) as l (l)
     where r.session = me and w.queue is not null;
     perform intervalq._lock_lines(locks);
-    perform intervalq._lock_tasks(mine, '{}');
+    if tells or cardinality(mine) > 1 then
+        perform intervalq._lock_tasks(mine, '{}');
+    end if;
     return locks;
 end
 $$;
@@ -147,18 +151,20 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     done uuid[] := '{}';
-    locks bigint[] := '{}';
+    locks bigint[];
     ended text[];
     z record;
 begin
     lost := '{}';
     lost_ranges := '{}';
     woken := '{}';
-    -- Ends of tasks that need no more than a delete lock by their ids, too.
-    if me is not null and (parts is not null or cardinality(begun) > 0 and cardinality(ids) > 0 or exists (
-        select from intervalq.tasks t where t.id = any (ids)
-            and (t.key is not null or t.dedupe is not null or t.cancelled or t.keep_for > 0 and keep_fors is null)
-    )) then
+    -- A single task, and several that need no more than a delete, are locked in the right order anyway.
+    if me is not null and (
+        parts is not null or cardinality(begun) > 0 and cardinality(ids) > 0 or cardinality(ids) > 1 and exists (
+            select from intervalq.tasks t where t.id = any (ids)
+                and (t.key is not null or t.dedupe is not null or t.cancelled or t.keep_for > 0 and keep_fors is null)
+        )
+    ) then
         locks := intervalq._lock_claims(ids || begun, parts, me);
     end if;
     if me is not null and keep_fors is not null then
@@ -181,6 +187,7 @@ begin
         woken := intervalq._less_to_await(ended, now);
     end if;
     if cardinality(ids) > cardinality(done) then
+        locks := coalesce(locks, intervalq._lock_claims(ids, null, me));
         z := intervalq._settle((
             select jsonb_agg(jsonb_build_array(d.id, d.version, null, case
                 when d.keep_for is not null then jsonb_build_array(d.keep_for, coalesce(d.result, ''), d.took)
@@ -197,21 +204,12 @@ begin
         lost := lost || z.lost;
         woken := woken || z.woken;
     end if;
-    if jsonb_array_length(finished) > 1 then
-        perform from intervalq.ranges r join (
-            select e ->> 0 as queue, (e ->> 1)::smallint as part, (e ->> 2)::bigint as low
-            from jsonb_array_elements(finished) as e offset 0
-        ) as f on r.queue = f.queue and r.part = f.part and r.low = f.low
-        order by r.queue, r.part, r.low for update of r;  -- as `_lock_plain`
+    if finished is not null and me is null then
+        lost_ranges := array(select generate_series(0, jsonb_array_length(finished) - 1));
+    elsif finished is not null then
+        z := intervalq._finish_all(finished, me, now);
+        lost_ranges := z.lost_ranges;
+        woken := woken || z.woken;
     end if;
-    for i in 0 .. coalesce(jsonb_array_length(finished), 0) - 1 loop
-        if me is null or not intervalq._finish(finished -> i, me, now) then
-            lost_ranges := lost_ranges || i;
-        else
-            select woken || coalesce(array_agg(distinct e -> 1 ->> 2), '{}') into woken
-            from jsonb_array_elements(finished -> i -> 4) as e
-            where (e -> 1 ->> 6)::bigint <= 0 and e -> 1 ->> 5 is null;
-        end if;
-    end loop;
 end
 $$;
