@@ -12,6 +12,8 @@ import pytest
 from intervalq import errors
 from intervalq.tasks.rules import (
     DAY,
+    SECOND,
+    Beat,
     Cancel,
     Change,
     Command,
@@ -245,6 +247,37 @@ async def test_two_that_depend_on_what_the_other_one_changes_do_not_wait_for_eac
                 group.start_soon(store.apply, Modify(force=True, changes=changes, depends=(Depend(its, 0),)))
             await _waiting(url, 2)
     assert [row.version for row in await store.apply(Select(ids=(one, two, three)))] == [1, 2, 1]
+
+
+async def test_a_heartbeat_does_not_wait_for_a_follow_up(store: PostgresTaskStore, url: str) -> None:
+    """Nor for a second one, while it has the first one of another session's tasks."""
+    await begun(store, "s", expiry=10 * SECOND)
+    await begun(store, "t")
+    await store.apply(_batch("last", "a", "b"))
+    await _claim(store)
+    await store.apply(Cancel(("a",)))
+    [beaten] = sql(url, "select max(beaten) from intervalq.beats")
+    later = beaten[0] + 11 * SECOND
+    with psycopg.connect(url) as other:
+        other.execute("select from intervalq.tasks where own = 'last' for update")
+        assert (await store.apply(Beat("t"), later)).lapsed == ("s",)
+        assert await _left(store, "last") == (2, False)
+    await store.apply(Beat("t"), later)
+    assert await _left(store, "last") == (1, False)
+
+
+async def test_who_wakes_others_does_not_wait_for_one_that_becomes_idle(
+    store: PostgresTaskStore, url: str
+) -> None:
+    """That one may be about to wake a session of the queue for which this one has become idle."""
+    await begun(store, "s", "t")
+    await store.apply(Modify(inserts=(Insert("q", "0", "a"),)))
+    [row] = await _claim(store)
+    async with store.wakeups("t") as woken:
+        with psycopg.connect(url) as other:
+            other.execute("select pg_advisory_xact_lock(intervalq._queue_lock('then'))")
+            await store.apply(Work("s", (Change(row.id, row.version, queue="then"),)))
+            await woken()
 
 
 async def _few(store: PostgresTaskStore, who: str) -> list[Row]:
