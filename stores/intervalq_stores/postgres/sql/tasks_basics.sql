@@ -103,15 +103,23 @@ as $$
 declare
     q text;
     woken text;
+    shared boolean;
 begin
     for q in select distinct u.q from unnest(queues) as u (q) order by 1 loop
-        if intervalq._fresh() then
+        -- One that becomes idle has this lock to itself, and may wake others, too: they would wait for each other.
+        for i in 1 .. 20 loop
+            shared := pg_try_advisory_xact_lock_shared(intervalq._queue_lock(q));
+            exit when shared;
+            perform pg_sleep(0.0005);
+        end loop;
+        if not shared then
+            perform pg_notify('intervalq_tasks', '*');
+        elsif intervalq._fresh() then
             select x.who into woken from intervalq._next_idle(q) as x;
             if woken is not null then
                 perform pg_notify('intervalq_tasks', woken);
             end if;
         else
-            perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
             if exists (select from intervalq.idle j where q = any (j.queues)) then
                 -- Removing a session that was woken just now would abort the caller's transaction: notify them all.
                 perform pg_notify('intervalq_tasks', '*');
