@@ -2,9 +2,12 @@
 
 -- intervalq._settle: settle, one by one, the claims that need more than a delete.
 --   parts: in order, [uuid, version, null, kept] to delete, or as `_change` takes them; a session of null has no claims
+--   ended: the follow-ups of tasks that this command has ended before, see `_less_to_await`; null: none
+--   begun: tasks that it writes afterwards
+-- Lines of keys are locked first, then tasks, then their follow-ups, as `modify` does: else they would block each other.
 -- Returns the UUIDs of those that were lost, and the queues of tasks that became ready.
 create or replace function intervalq._settle(
-    parts jsonb, me integer, now bigint, out lost uuid[], out woken text[]
+    parts jsonb, ended text[], begun uuid[], me integer, now bigint, out lost uuid[], out woken text[]
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -28,8 +31,15 @@ begin
         lateral (select intervalq._lock('k', w.queue, r.key)) as l (l)
     where (r.key is not null or r.follow_up is not null) and r.session = me and w.queue is not null;
     perform intervalq._lock_lines(locks);
+    follow_ups := follow_ups || ended;
     if follow_ups is not null then
+        perform from intervalq.tasks x where x.session = me and x.id = any (array(
+            select (e ->> 0)::uuid from jsonb_array_elements(parts) as e
+        ) || _settle.begun) order by x.id for update;
         perform intervalq._lock_followers(follow_ups);
+    end if;
+    if ended is not null then
+        woken := intervalq._less_to_await(ended, now);
     end if;
     for p in select e from jsonb_array_elements(parts) as e loop
         select r.* into t from intervalq.tasks r where r.id = (p ->> 0)::uuid and r.session = me for update;
@@ -126,7 +136,7 @@ $$;
 -- Returns what was lost, ranges by their number in `finished`, and the queues of tasks that became ready.
 create or replace function intervalq._settle_all(
     ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb, finished jsonb,
-    me integer, now bigint, out lost uuid[], out lost_ranges integer[], out woken text[]
+    begun uuid[], me integer, now bigint, out lost uuid[], out lost_ranges integer[], out woken text[]
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -159,25 +169,20 @@ begin
         select coalesce(array_agg(g.id), '{}'), array_agg(g.follow_up) filter (where g.follow_up is not null)
         into done, ended from gone g;
     end if;
-    if ended is not null then
-        woken := intervalq._less_to_await(ended, now);
-    end if;
     if cardinality(ids) > cardinality(done) then
-        z := intervalq._settle((
+        parts := (
             select jsonb_agg(jsonb_build_array(d.id, d.version, null, case
                 when d.keep_for is not null then jsonb_build_array(d.keep_for, coalesce(d.result, ''), d.took)
             end) order by d.o)
             from unnest(ids, versions, keep_fors, durations, string_to_array(results, chr(31)))
                 with ordinality as d (id, version, keep_for, took, result, o)
             where d.id <> all (done)
-        ), me, now);
-        lost := z.lost;
-        woken := woken || z.woken;
+        ) || coalesce(parts, '[]');
     end if;
-    if parts is not null then
-        z := intervalq._settle(parts, me, now);
-        lost := lost || z.lost;
-        woken := woken || z.woken;
+    if parts is not null or ended is not null then
+        z := intervalq._settle(coalesce(parts, '[]'), ended, begun, me, now);
+        lost := z.lost;
+        woken := z.woken;
     end if;
     for i in 0 .. coalesce(jsonb_array_length(finished), 0) - 1 loop
         if me is null or not intervalq._finish(finished -> i, me, now) then

@@ -95,6 +95,10 @@ begin
         drop function if exists intervalq.modify(jsonb, text, bigint),
             intervalq.tasks_of(text, uuid[], boolean, text, bigint),
             intervalq._done(uuid[], integer[], bigint[], bigint[], text, integer, bigint),
+            intervalq._settle(jsonb, integer, bigint),
+            intervalq._settle_all(
+                uuid[], integer[], bigint[], bigint[], text, jsonb, jsonb, integer, bigint
+            ),
             intervalq._change(intervalq.tasks, jsonb, integer, bigint),
             intervalq._remove(intervalq.tasks, text, jsonb, integer, bigint, boolean),
             intervalq.work(
