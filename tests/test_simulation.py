@@ -211,7 +211,7 @@ def test_the_trace_depends_on_nothing_but_the_seed() -> None:
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)},
             capture_output=True,
             text=True,
             check=True,

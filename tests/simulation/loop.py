@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
+
+from anyio._backends._asyncio import CancelScope
 
 from intervalq._timing.clock import CLOCK
 from intervalq.testing.virtual import Stuck, VirtualLoop
@@ -180,6 +184,19 @@ class SimulatedTask(asyncio.Task[Any]):
 
     def __repr__(self) -> str:  # anyio's cancel scopes call repr() on tasks; the default one is slow
         return f"<task {self._number}>"
+
+
+class SimulatedScope(CancelScope):
+    """A cancel scope that hashes by its number: anyio keeps scopes in sets, and cancels in their order."""
+
+    made = itertools.count()
+
+    def __init__(self, deadline: float = math.inf, shield: bool = False) -> None:
+        super().__init__(deadline, shield)
+        self._number = next(self.made)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class WorldLoop(VirtualLoop):

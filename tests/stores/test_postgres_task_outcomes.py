@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import anyio
+import anyio.lowlevel
 import psycopg
 import pytest
 
@@ -20,6 +26,7 @@ from intervalq.tasks.rules import (
     Work,
 )
 from intervalq.tasks.store import Isolation
+from intervalq_stores.postgres._task_statements import Asked
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from stores import postgres_sessions
 from stores.postgres_sessions import ME, sql
@@ -100,6 +107,53 @@ async def test_who_waits_for_outcomes_leaves_nothing_behind(store: PostgresTaskS
     assert sql(url, rows) == [(1,)]
     async with store.awaited(["a"]):
         assert sql(url, rows) == [(1,)]
+
+
+async def test_many_who_wait_share_a_few_statements(
+    store: PostgresTaskStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come while one is under way; a caller who is cancelled meanwhile takes nobody along."""
+    ask, asked, come = store._ask, Counter[bytes](), 0
+
+    async def counted(what: Asked) -> Any:
+        asked[what.sql] += 1
+        return await ask(what)
+
+    monkeypatch.setattr(store._awaited, "_ask", counted)
+    all_come = anyio.Event()
+
+    async def wait(number: int) -> None:
+        nonlocal come
+        async with store.awaited([f"t{number}"]):
+            come += 1
+            if come == 100:
+                all_come.set()
+            await all_come.wait()
+
+    async with anyio.create_task_group() as group, anyio.create_task_group() as cancelled:
+        cancelled.start_soon(wait, -1)
+        for number in range(100):
+            group.start_soon(wait, number)
+        await anyio.lowlevel.checkpoint()
+        cancelled.cancel_scope.cancel()
+    assert set(asked.values()) <= {1, 2, 3, 4}, asked
+    assert sql(url, "select count(*) from intervalq.awaited") == [(0,)]
+
+
+async def test_wakeups_go_on_in_another_event_loop(url: str) -> None:
+    """Of one store, whose connection to listen by belongs to the event loop that opened it."""
+    store = PostgresTaskStore(url)
+
+    async def wait(is_last: bool) -> None:
+        async with store.awaited(["a"]):
+            assert store._awaited._line is not None
+            assert store._awaited._line[1].hears()
+        if is_last:
+            await store.aclose()
+
+    for is_last in (False, True):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(anyio.run, wait, is_last).result()
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])

@@ -131,6 +131,8 @@ class Judge:
         """When a function was called last."""
         self._sessions: dict[str, Process] = {}
         self._claimed: dict[str, float] = {}
+        self._counted: dict[str, float] = {}
+        """When the store learned last that a claimed task begins."""
 
     def broken(self, text: str) -> None:
         """Note that a promise was broken."""
@@ -301,7 +303,7 @@ class Judge:
         held = {id_ for id_, who in self._sessions.items() if who is process}
         rows = [row for row in self._rows() if row.session in held]
         for row in rows if self.calm else ():
-            since = max(self._claimed[row.id], self.seats[process].back)
+            since = max(self._counted[row.id], self.seats[process].back)
             waits = row.begun and (row.session, row.id) not in self._ran and row.queue not in BY_THEMSELVES
             if waits and self.now() - since > PROMPT:
                 self.broken(f"{process.name} dies, and {row.json} is charged, which has not begun")
@@ -330,8 +332,9 @@ class Judge:
             self._settled.update(
                 (command.session, part.id) for part in command.settled if part.id not in answer.lost
             )
+            self._counted.update(dict.fromkeys(command.begun, now))
             for row in answer.claimed:
-                self._claimed[row.id] = now
+                self._claimed[row.id] = self._counted[row.id] = now
                 if process.dead:
                     self.unsure.add(row.id)
             if self.calm and not process.dead and (answer.lost or not answer.alive):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import anyio
 
 from intervalq.errors import IntervalqError, StoreError, StoreTimeout, StoreUnavailable
-from intervalq.tasks.rules import Beat, Begin, Command, End, Modify, Row, Work
+from intervalq.tasks.rules import Beat, Beaten, Begin, Command, End, Modify, Row, Work
 from intervalq_stores.memory.tasks import MemoryTaskStore
 from simulation.loop import Process
 
@@ -90,8 +90,10 @@ class Network:
         self.say(f"{connection.process.name} {command} -> {answer}")
         self.check()
         self.observe(connection.process, command, answer)
-        brings = isinstance(command, Modify) or (isinstance(command, Work) and command.settled)
-        if brings and not isinstance(answer, IntervalqError):
+        brings = isinstance(command, Modify | End) or (isinstance(command, Work) and command.settled)
+        if (brings and not isinstance(answer, IntervalqError)) or (
+            isinstance(answer, Beaten) and answer.lapsed
+        ):
             for wake, other in self.listeners.items():
                 if not self.loses():
                     self._later(self.delay(), wake, other.process.context)

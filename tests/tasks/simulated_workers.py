@@ -17,10 +17,13 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 from unittest import mock
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
 import anyio
 import anyio.lowlevel
 
@@ -29,7 +32,7 @@ from intervalq.tasks import Tasks
 from intervalq.tasks._spec import ids as _ids
 from intervalq.tasks._spec.row import Row
 from intervalq_stores.memory.queues import MemoryStore
-from simulation.loop import Process, ProcessClock, WorldLoop
+from simulation.loop import Process, ProcessClock, SimulatedScope, WorldLoop
 from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Judge
 from tasks.simulated_mixes import MIXES, Mix
@@ -365,6 +368,8 @@ def simulate(mix: str, seed: int) -> Run:
     clock = mock.Mock(side_effect=itertools.count(10**18, 10**6).__next__)
     try:
         with (
+            mock.patch("anyio._backends._asyncio.CancelScope", SimulatedScope),
+            mock.patch.object(SimulatedScope, "made", itertools.count()),
             mock.patch("intervalq.tasks._spec.ids._last", _ids._Last()),
             mock.patch("intervalq.tasks._spec.ids.os.urandom", dice.randbytes),
             mock.patch("intervalq.tasks._spec.ids.time.time_ns", clock),
@@ -380,16 +385,9 @@ def simulate(mix: str, seed: int) -> Run:
     network = world.network
     done = sum(row.queue == "ledger" for row in network.rows())
     return Run(
-        network.violations,
-        network.lines,
-        len(world.accepted),
-        done,
-        world.runs,
-        network.calls,
-        ended,
-        world.judge.waited,
-        world.steps,
-    )
+        network.violations, network.lines, len(world.accepted), done, world.runs, network.calls, ended,
+        world.judge.waited, world.steps,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -66,6 +66,12 @@ def test_every_task_is_committed_once(
         assert sum(run.runs for _, run in runs) > sum(run.done for _, run in runs), "nothing went wrong"
 
 
+@pytest.mark.parametrize(("mix", "seed"), [("patient", 110), ("patient", 185)])
+def test_schedules_that_failed_once_pass(mix: str, seed: int, pool: ProcessPoolExecutor) -> None:
+    """A claim that arrived when another task was to run alone counted as begun while it waited."""
+    assert pool.submit(simulate, mix, seed).result().violations == []
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str, pool: ProcessPoolExecutor) -> None:
     assert pool.submit(found, name).result(), f"{name} was not found within {PLANTED} schedules"

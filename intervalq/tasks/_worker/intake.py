@@ -95,9 +95,10 @@ class Intake:
 
     def deliver(self, claims: list[Claim]) -> list[Claim]:
         """See `Demand.deliver`."""
-        if self.stopping:
-            self._counts["given back"] += len(claims)
-            return claims
+        back = claims if self.stopping else self._untimely(claims)
+        self._counts["given back"] += len(back)
+        if back:
+            claims = [claim for claim in claims if claim not in back]
         now = self._now()
         self.waiting.extend([(now, claim) for claim in claims if not claim._row.alone])
         self.suspects.extend([(now, claim) for claim in claims if claim._row.alone])
@@ -107,7 +108,14 @@ class Intake:
             if self.job.within and self._batcher.hears:
                 self.due = 0.0  # the store tells of further tasks only after an answer without any
         self.wake(len(claims))
-        return []
+        return back
+
+    def _untimely(self, claims: list[Claim]) -> list[Claim]:
+        """Those that count as begun although they may not begin: a task that runs alone came in between.
+
+        They would be charged if the process died while they wait.
+        """
+        return [] if self._run_alone.closed is None else [claim for claim in claims if claim._row.begun]
 
     def failed(self, error: IntervalqError) -> None:
         """See `Demand.failed`: workers wait for an unreachable store."""

@@ -32,6 +32,7 @@ class Awaited:
         self._server, self._patience, self._ask = server, patience, ask
         self._who = secrets.token_hex(8)
         self._waiters = Waiters()
+        self._coming, self._leaving = _Joined(self._say(_AWAIT)), _Joined(self._say(_LEAVE))
         self._opening = asyncio.Lock()
         self._line: tuple[Connection, Ear] | None = None
         self._is_pooled = False
@@ -43,8 +44,7 @@ class Awaited:
         uuids = [uuid_of(id_) for id_ in ids]
         with self._waiters.waiting(uuids) as waiter:
             try:
-                asked = Asked(_AWAIT, (self._who, uuids), _nothing)
-                await self._server.within(self._ask(asked), self._patience)
+                await self._coming.send(uuids)
                 yield waiter.wait
             finally:
                 await self._leave(waiter)
@@ -59,7 +59,7 @@ class Awaited:
 
     async def _listen(self) -> None:
         async with self._opening:
-            if self._line is not None and self._line[1].lost() is not None:
+            if self._line is not None and not self._line[1].hears():
                 await self.aclose()
             if self._line is None and not self._is_pooled:
                 self._line = await self._open()
@@ -93,8 +93,46 @@ class Awaited:
         """Don't be told of what has not ended; who was told of all has nothing left."""
         if uuids := self._waiters.alone(waiter):
             with anyio.move_on_after(_PARTING, shield=True), suppress(StoreError):
-                asked = Asked(_LEAVE, (self._who, uuids), _nothing)
-                await self._server.within(self._ask(asked), self._patience)
+                await self._leaving.send(uuids)
+
+    def _say(self, statement: bytes) -> Callable[[list[str]], Awaitable[None]]:
+        async def say(uuids: list[str]) -> None:
+            await self._server.within(
+                self._ask(Asked(statement, (self._who, uuids), _nothing)), self._patience
+            )
+
+        return say
+
+
+class _Joined:
+    """Sends in one statement what all callers want that came while the last one was under way."""
+
+    def __init__(self, say: Callable[[list[str]], Awaitable[None]]) -> None:
+        self._say = say
+        self._sending = asyncio.Lock()
+        self._next = _Batch()
+
+    async def send(self, uuids: Sequence[str]) -> None:
+        batch = self._next
+        batch.uuids += uuids
+        async with self._sending:
+            if batch is self._next:
+                self._next = _Batch()
+            if not batch.is_said and batch.error is None:  # a cancelled caller leaves it to the next one
+                try:
+                    await self._say(batch.uuids)
+                    batch.is_said = True
+                except StoreError as error:
+                    batch.error = error
+        if batch.error is not None:
+            raise batch.error
+
+
+class _Batch:
+    def __init__(self) -> None:
+        self.uuids: list[str] = []
+        self.is_said = False
+        self.error: StoreError | None = None
 
 
 def _nothing(lines: Lines) -> None:
