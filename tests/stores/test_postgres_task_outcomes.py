@@ -140,6 +140,21 @@ async def test_many_who_wait_share_a_few_statements(
     assert sql(url, "select count(*) from intervalq.awaited") == [(0,)]
 
 
+async def test_who_leaves_while_the_store_is_busy_leaves_nothing_behind(
+    store: PostgresTaskStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits no longer than it must, but what it says is said."""
+    monkeypatch.setattr("intervalq_stores.postgres._awaited._PARTING", 0.0)
+    async with store._turns:
+        async with store.awaited(["a"]):
+            await store._turns.acquire()  # the last one
+        assert sql(url, "select count(*) from intervalq.awaited") == [(1,)]
+        store._turns.release()
+        monkeypatch.undo()
+        await store.aclose()
+    assert sql(url, "select count(*) from intervalq.awaited") == [(0,)]
+
+
 async def test_wakeups_go_on_in_another_event_loop(url: str) -> None:
     """Of one store, whose connection to listen by belongs to the event loop that opened it."""
     store = PostgresTaskStore(url)
