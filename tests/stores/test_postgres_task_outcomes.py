@@ -139,6 +139,21 @@ async def test_many_who_wait_share_a_few_statements(
     assert sql(url, "select count(*) from intervalq.awaited") == [(0,)]
 
 
+async def test_who_leaves_while_the_store_is_busy_leaves_nothing_behind(
+    store: PostgresTaskStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits no longer than it must, but what it says is said."""
+    monkeypatch.setattr("intervalq_stores.postgres._awaited._PARTING", 0.0)
+    async with store._turns:
+        async with store.awaited(["a"]):
+            await store._turns.acquire()  # the last one
+        assert sql(url, "select count(*) from intervalq.awaited") == [(1,)]
+        store._turns.release()
+        monkeypatch.undo()
+        await store.aclose()
+    assert sql(url, "select count(*) from intervalq.awaited") == [(0,)]
+
+
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
 async def test_an_end_in_a_transaction_is_told_also_after_the_connection_was_lost(
     store: PostgresTaskStore, url: str, isolation: Isolation

@@ -120,6 +120,31 @@ async def test_an_end_that_waits_for_another_one_counts_down_from_what_that_left
         assert await _left(store, last) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("held", "rest", "begun_ones"),
+    [
+        ("select from intervalq.tasks where own = 'b' for update", (), ("b",)),
+        ("select from intervalq.tasks where own = 'k' for update", ("k",), ()),
+        ("select pg_advisory_xact_lock(intervalq._lock('k', 'q', 'k'))", ("k",), ()),
+    ],
+    ids=["begun", "ended", "line"],
+)
+async def test_an_end_locks_the_follow_up_last(
+    store: PostgresTaskStore, url: str, held: str, rest: tuple[str, ...], begun_ones: tuple[str, ...]
+) -> None:
+    """Who has locked what it still waits for may want the follow-up next: they would block each other."""
+    await begun(store, "s")
+    await store.apply(_batch("last", "a", "b", more=(Insert("q", "0", "k", "k", follow_up="last"),)))
+    rows = {row.id: row for row in await _claim(store)}
+    command = Work("s", _ends(*(rows[id_] for id_ in ("a", *rest))), begun=begun_ones)
+    async with anyio.create_task_group() as group, store.transaction("read committed") as mine:
+        await mine.connection.execute(held)
+        group.start_soon(store.apply, command)
+        await until(lambda: sql(url, "select pid from pg_locks where not granted"))
+        await mine.connection.execute("select from intervalq.tasks where own = 'last' for update nowait")
+    assert await _left(store, "last") == (2 - len(rest), False)
+
+
 async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: PostgresTaskStore) -> None:
     """In all ways at the same moment, and in opposite orders: each end counts once, and none is refused."""
     lasts = ("last1", "last2")

@@ -34,6 +34,8 @@ class Awaited:
         self._who = secrets.token_hex(8)
         self._waiters = Waiters()
         self._coming, self._leaving = Joined(self._say(_AWAIT)), Joined(self._say(_LEAVE))
+        self._parting: set[asyncio.Task[None]] = set()
+        """They go on when those who left wait no more: each row left behind costs the ends of others."""
         self._opening = asyncio.Lock()
         self._line: tuple[Connection, Ear] | None = None
         self._is_pooled = False
@@ -52,6 +54,11 @@ class Awaited:
 
     async def aclose(self) -> None:
         """Close the connection; it is opened again when it is needed."""
+        if self._parting:
+            await asyncio.wait(self._parting, timeout=_PARTING)
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
         line, self._line = self._line, None
         if line is not None:
             connection, ear = line
@@ -61,7 +68,7 @@ class Awaited:
     async def _listen(self) -> None:
         async with self._opening:
             if self._line is not None and self._line[1].lost() is not None:
-                await self.aclose()
+                await self._hang_up()
             if self._line is None and not self._is_pooled:
                 self._line = await self._open()
         if self._is_pooled:
@@ -93,8 +100,15 @@ class Awaited:
     async def _leave(self, waiter: Waiter) -> None:
         """Don't be told of what has not ended; who was told of all has nothing left."""
         if uuids := self._waiters.alone(waiter):
-            with anyio.move_on_after(_PARTING, shield=True), suppress(StoreError):
-                await self._leaving.ask(uuids)
+            parting = asyncio.create_task(self._part(uuids))
+            self._parting.add(parting)
+            parting.add_done_callback(self._parting.discard)
+            with anyio.move_on_after(_PARTING, shield=True):
+                await asyncio.wait([parting])
+
+    async def _part(self, uuids: Sequence[str]) -> None:
+        with suppress(StoreError):
+            await self._leaving.ask(uuids)
 
     def _say(self, statement: bytes) -> Callable[[Sequence[str]], Awaitable[None]]:
         async def say(uuids: Sequence[str]) -> None:
