@@ -106,14 +106,14 @@ async def test_an_end_that_waits_for_another_one_counts_down_from_what_that_left
 @pytest.mark.parametrize(
     ("held", "rest", "begun_ones"),
     [
-        ("select from intervalq.tasks where own = 'b' for update", (), ("b",)),
-        ("select from intervalq.tasks where own = 'k' for update", ("k",), ()),
-        ("select pg_advisory_xact_lock(intervalq._lock('k', 'q', 'k'))", ("k",), ()),
+        (b"select from intervalq.tasks where own = 'b' for update", (), ("b",)),
+        (b"select from intervalq.tasks where own = 'k' for update", ("k",), ()),
+        (b"select pg_advisory_xact_lock(intervalq._lock('k', 'q', 'k'))", ("k",), ()),
     ],
     ids=["begun", "ended", "line"],
 )
 async def test_an_end_locks_the_follow_up_last(
-    store: PostgresTaskStore, url: str, held: str, rest: tuple[str, ...], begun_ones: tuple[str, ...]
+    store: PostgresTaskStore, url: str, held: bytes, rest: tuple[str, ...], begun_ones: tuple[str, ...]
 ) -> None:
     """Who has locked what it still waits for may want the follow-up next: they would block each other."""
     await begun(store, "s")
