@@ -104,18 +104,19 @@ declare
     q text;
     woken text;
 begin
+    -- All locks before any session is taken off the list: one that stands idle again may hold one of them, and waits for
+    -- its row.
+    perform pg_advisory_xact_lock_shared(intervalq._queue_lock(u.q))
+    from (select distinct x.x as q from unnest(queues) as x (x) order by 1) as u;
     for q in select distinct u.q from unnest(queues) as u (q) order by 1 loop
         if intervalq._fresh() then
             select x.who into woken from intervalq._next_idle(q) as x;
             if woken is not null then
                 perform pg_notify('intervalq_tasks', woken);
             end if;
-        else
-            perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
-            if exists (select from intervalq.idle j where q = any (j.queues)) then
-                -- Removing a session that was woken just now would abort the caller's transaction: notify them all.
-                perform pg_notify('intervalq_tasks', '*');
-            end if;
+        elsif exists (select from intervalq.idle j where q = any (j.queues)) then
+            -- Removing a session that was woken just now would abort the caller's transaction: notify them all.
+            perform pg_notify('intervalq_tasks', '*');
         end if;
     end loop;
 end
