@@ -258,7 +258,7 @@ class ClaimLost(IntervalqError):
         self.queue, self.id = queue, id
         super().__init__(
             f"task {plain(id)} of queue {queue!r} is no longer claimed by this worker, and nothing was "
-            "committed: drop this work; it was settled, claimed by another worker, changed or cancelled"
+            "committed: drop this work; it was settled, or another worker has it, or somebody cancelled it"
         )
 
 

@@ -154,6 +154,23 @@ async def test_who_leaves_while_the_store_is_busy_leaves_nothing_behind(
     assert sql(url, "select count(*) from intervalq.awaited") == [(0,)]
 
 
+async def test_an_end_costs_no_more_after_many_have_waited(store: PostgresTaskStore, url: str) -> None:
+    """Their rows stay as dead ones for as long as anybody has an old snapshot."""
+    tasks = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
+    await store.apply(Modify(inserts=tuple(Insert("q", "1", task, keep_for=DAY) for task in tasks)))
+    cancel = "explain (analyze, buffers, format json) select intervalq.cancel(array[%s]::uuid[], null)"
+    with psycopg.connect(url) as connection:
+        pages = []
+        for task in tasks:  # the first one reads the functions, too
+            [[[plan]]] = connection.execute(cancel, (task,)).fetchall()
+            pages.append(plan["Plan"]["Shared Hit Blocks"])
+            if len(pages) == 2:
+                many = "select gen_random_uuid(), n, '' from generate_series(1, 20000) as n"
+                connection.execute(f"insert into intervalq.awaited {many}")
+                connection.execute("delete from intervalq.awaited")
+    assert pages[2] < pages[1] + 100, pages
+
+
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
 async def test_an_end_in_a_transaction_is_told_also_after_the_connection_was_lost(
     store: PostgresTaskStore, url: str, isolation: Isolation

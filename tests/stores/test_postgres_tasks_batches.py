@@ -123,14 +123,14 @@ async def test_an_end_that_waits_for_another_one_counts_down_from_what_that_left
 @pytest.mark.parametrize(
     ("held", "rest", "begun_ones"),
     [
-        ("select from intervalq.tasks where own = 'b' for update", (), ("b",)),
-        ("select from intervalq.tasks where own = 'k' for update", ("k",), ()),
-        ("select pg_advisory_xact_lock(intervalq._lock('k', 'q', 'k'))", ("k",), ()),
+        (b"select from intervalq.tasks where own = 'b' for update", (), ("b",)),
+        (b"select from intervalq.tasks where own = 'k' for update", ("k",), ()),
+        (b"select pg_advisory_xact_lock(intervalq._lock('k', 'q', 'k'))", ("k",), ()),
     ],
     ids=["begun", "ended", "line"],
 )
 async def test_an_end_locks_the_follow_up_last(
-    store: PostgresTaskStore, url: str, held: str, rest: tuple[str, ...], begun_ones: tuple[str, ...]
+    store: PostgresTaskStore, url: str, held: bytes, rest: tuple[str, ...], begun_ones: tuple[str, ...]
 ) -> None:
     """Who has locked what it still waits for may want the follow-up next: they would block each other."""
     await begun(store, "s")
@@ -143,6 +143,21 @@ async def test_an_end_locks_the_follow_up_last(
         await until(lambda: sql(url, "select pid from pg_locks where not granted"))
         await mine.connection.execute("select from intervalq.tasks where own = 'last' for update nowait")
     assert await _left(store, "last") == (2 - len(rest), False)
+
+
+async def test_who_wakes_sessions_of_several_queues_blocks_none_that_stands_idle_again(
+    store: PostgresTaskStore, url: str
+) -> None:
+    """That session would wait for its row, and the waker for the lock of the queue."""
+    await begun(store, "s")
+    await store.apply(Work("s", queues=("q", "r"), limit=1, idle=True))
+    async with anyio.create_task_group() as group, store.transaction("read committed") as mine:
+        await mine.connection.execute("select pg_advisory_xact_lock(intervalq._queue_lock('r'))")
+        group.start_soon(
+            store.apply, Modify(inserts=(Insert("q", "0", "a", "k"), Insert("r", "0", "b", "k")))
+        )
+        await until(lambda: sql(url, "select pid from pg_locks where not granted"))
+        await mine.connection.execute("select from intervalq.idle for update nowait")
 
 
 async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: PostgresTaskStore) -> None:

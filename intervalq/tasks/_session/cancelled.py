@@ -55,6 +55,12 @@ class CancelledClaims:
             if not works:
                 self._remove(part)
 
+    def found_lost(self, claim: Claim) -> None:
+        """End the work on a claim that was found lost. Perhaps its task was cancelled, of which we are told later."""
+        if claim._on_lost is not None and claim._range is None:
+            self.lost[claim._row.id] = claim
+        claim._lose()
+
     def not_told(self, lost: Iterable[str]) -> None:
         """Forget lost claims that a later heartbeat has not named: their tasks were not cancelled."""
         for id_ in lost:

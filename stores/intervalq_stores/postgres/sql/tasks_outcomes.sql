@@ -161,7 +161,8 @@ begin
         coalesce(s.host, ''), coalesce(s.pid, 0), now + keep
     );
     perform intervalq._note_periods(array[keep], now);
-    if not intervalq._fresh() or exists (select from intervalq.awaited) then
+    -- By its id: a look at the whole table would read what dead rows of earlier waits are left.
+    if not intervalq._fresh() or exists (select from intervalq.awaited a where a.id = t.id) then
         perform intervalq._tell(array[t.id]);
     end if;
 end
@@ -212,7 +213,7 @@ begin
     into done, times, ended from ending e;
     if times <> '{}' then
         perform intervalq._note_periods(times, now);
-        if not intervalq._fresh() or exists (select from intervalq.awaited) then
+        if not intervalq._fresh() or exists (select from intervalq.awaited a where a.id = any (done)) then
             perform intervalq._tell(done);
         end if;
     end if;
