@@ -56,7 +56,7 @@ class CancelledClaims:
                 self._remove(part)
 
     def found_lost(self, claim: Claim) -> None:
-        """End the work on a claim that was found lost. Perhaps its task was cancelled, of which we are told later."""
+        """End the work on a claim that was found lost. That its task was cancelled may be told later."""
         if claim._on_lost is not None and claim._range is None:
             self.lost[claim._row.id] = claim
         claim._lose()
