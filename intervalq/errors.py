@@ -122,7 +122,7 @@ class QueueClosed(IntervalqError):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(
-            f"this handle of queue {queue!r} was closed before the job began: create a new handle to go on"
+            f"this handle of queue {queue!r} was closed, so nothing begins: create a new handle to go on"
         )
 
 
@@ -258,7 +258,7 @@ class ClaimLost(IntervalqError):
         self.queue, self.id = queue, id
         super().__init__(
             f"task {plain(id)} of queue {queue!r} is no longer claimed by this worker, and nothing was "
-            "committed: drop this work; another worker has the task, or somebody changed or cancelled it"
+            "committed: drop this work; it was settled, claimed by another worker, changed or cancelled"
         )
 
 

@@ -242,7 +242,8 @@ def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
         )
     if not separator and _NO_PATH.match(url):  # not quoted: it may hold a secret
         raise InvalidOption(
-            "the URL of a store has :// as in nats://host:4222; prefix a path that looks like one with ./"
+            "this looks like the address of a server, but a URL of a store has ://, as in "
+            "redis://localhost:6379; prefix the path of a file of this name with ./"
         )
     if not separator:
         try:

@@ -32,7 +32,6 @@ SHORT = dict.fromkeys(
         "drift",
         "changed",
         "loops",
-        "threads",
         "withdrawn",
         "exits",
         "gone",
@@ -60,9 +59,10 @@ LONG = dict.fromkeys(
         "settled",
         "exact",
         "joins",
+        "threads",
     ),
     16,
-) | dict.fromkeys(("drowsy", "blocked", "local"), 10)
+) | dict.fromkeys(("drowsy", "blocked", "lags", "local"), 10)
 SCHEDULES = {mix: int(ASKED or {**MANY, **SHORT, **LONG}.get(mix, 30)) for mix in MIXES}
 """Schedules of each mix, as many as each run has time for; the campaign has run many more."""
 

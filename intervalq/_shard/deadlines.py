@@ -236,7 +236,8 @@ class Deadlines:
         """The line behind the last ticket. While the queue is held, units come back to the limits."""
         free = self._free(state, at)
         if state.held_since is not None and state.settings.limits:
-            is_known = 0 < state.held_until < FOREVER and not state.full
+            # A running job that ends before the pause does not end the hold.
+            is_known = 0 < state.held_until < FOREVER
             ends = state.held_until if is_known else self._time.clock.latest(at)
             state = resumed(state, max(ends, state.held_since))
         return NextSlots(state, free)

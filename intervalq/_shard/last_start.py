@@ -40,6 +40,6 @@ class LastStart:
         apart, tolerance = self.apart(state), state.tolerance
         if apart:  # a shorter interval does not apply to slots that were granted before it
             apart += max(0, first.step - state.settings.interval)
-        nearest = apart - 2 * (tolerance // 2)
+        nearest = apart - tolerance
         clear = nearest if self.is_bound else apart - tolerance // 2
         return max(first.opens, min(clear, max(first.closes, nearest)))

@@ -29,15 +29,15 @@ _UNITS = {
 }
 
 
-def name(value: object) -> str:
-    """A queue's name or key, unchanged.
+def name(value: object, *, what: str = "queue name") -> str:
+    """A name, unchanged; `what` says of what, for the error.
 
     Raises:
         InvalidName: it is not a string, or not in `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. The alphabet is this
             small so that a name is safe as a key, a path, a subject, a label and log text.
     """
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise InvalidName(value)
+        raise InvalidName(value, what=what)
     return value
 
 

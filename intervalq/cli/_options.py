@@ -113,7 +113,13 @@ class BeforeCommand(click.Command):
             args, command = args[:at], args[at + 1 :]
             if not command and not ctx.resilient_parsing:
                 raise click.UsageError("give a command after --", ctx)
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if not command and "unexpected extra argument" in error.message:
+                message = f"{error.message}: write -- in front of the command"
+                raise click.UsageError(message, ctx) from None
+            raise
         ctx.params["command"] = tuple(command)
         return rest
 

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from intervalq._backends import TASKS, backend
+from intervalq._timing.joined import Joined as Joined  # noqa: PLC0414 - stores may use it, too
 from intervalq.errors import InvalidOption, UnsupportedOperation, short
 from intervalq.store import sound_url
 from intervalq.tasks._spec.commands import Change, Command, Delete, Insert, Modify, Outcomes, Work, Worked

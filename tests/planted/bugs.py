@@ -31,7 +31,8 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     too-tolerant                  stalls             1
     tolerance-not-widened         calm              20
     early-for-nothing             stalls             1
-    late-threads-start-over       crowd            133
+    late-threads-start-over       lags               2
+    late-threads-count            lags               2
     by-new-settings               changed            2717
     late-ones-crowd               late             123
     way-is-nothing                slow               4
@@ -104,7 +105,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     polls-too-seldom              calm               5
     pause-ends-unseen             calm               7
     refunds-sent-again            windows            8
-    overruns-forgotten            settled            8
+    overruns-forgotten            settled           48
     reports-wait                  windows           14
     cell-of-another-time          windows            4
     far-without-a-word            far                4

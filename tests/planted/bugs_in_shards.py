@@ -10,6 +10,7 @@ from unittest import mock
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grant, GrantRange
+from intervalq._shard.last_start import LastStart
 from intervalq._shard.leases import Leases
 from intervalq._shard.listener import Listener
 from intervalq._shard.store_time import StoreTime
@@ -97,7 +98,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "_opens", opens)
 
 
-@bug("late-threads-start-over", "crowd", 132)
+@bug("late-threads-start-over", "lags", 1)
 def _() -> Iterator[None]:
     """A thread that is too late for its slot takes another one, for which it is too late as well."""
 
@@ -106,6 +107,12 @@ def _() -> Iterator[None]:
         return _UNDO(self, grant, again=False)
 
     yield from instead(Dispatcher, "undo", undo)
+
+
+@bug("late-threads-count", "lags", 1)
+def _() -> Iterator[None]:
+    """A thread that is too late counts as the last start, so that its slot comes an interval later."""
+    yield from instead(LastStart, "was_none", lambda _self, _ticket: None)
 
 
 @bug("by-new-settings", "changed", 2716)

@@ -30,7 +30,7 @@ def _() -> Iterator[None]:
     yield from instead(Settlements, "failed", failed)
 
 
-@bug("overruns-forgotten", "settled", 7)
+@bug("overruns-forgotten", "settled", 47)
 def _() -> Iterator[None]:
     """What a job took beyond its estimate is forgotten with a request without an answer."""
 

@@ -23,8 +23,8 @@ class ObservedJob:
     """Whether its caller cancelled it."""
     outcome: str | None = None
     ended: float = 0.0
-    came_late: bool = False
-    """Its thread came too late for a slot, and waited for another one."""
+    came_late: list[int] = field(default_factory=list)
+    """The tickets for whose slots its thread came too late; it waited for the slot or another one again."""
     handed: float = float("inf")
     """How long before its slot its thread was handed that, in seconds; negative: after it came."""
     expects: int | None = None

@@ -64,6 +64,8 @@ class Mix:
     """How long a caller pauses between two jobs, in intervals."""
     threads: float = 0.0
     """The share of jobs that are plain functions, which begin in a thread."""
+    lags: float = 0.0
+    """How late these threads wake at most, in intervals."""
     cancelled: float = 0.06
     """The share of jobs that are cancelled after a while, unless they have begun."""
     lookaheads: tuple[int | None, ...] = (1, 3, 16, None)
@@ -273,6 +275,16 @@ MIXES: Final = {
         tolerances=(0.02, 0.5),
     ),
     "blocked": Mix(taken=0.8, interval=(0.01, 0.2), jobs=(80, 160), near=True, limited=0.0, verbs=False),
+    "lags": Mix(
+        threads=0.4,
+        lags=1.0,
+        interval=(0.05, 0.5),
+        jobs=(10, 40),
+        near=True,
+        limited=0.0,
+        cancelled=0.0,
+        verbs=False,
+    ),
     "reclaims": Mix(
         reclaimed=0.3,
         new=0.5,

@@ -229,6 +229,7 @@ class _Planner:
             retries=random.randint(0, 2) if fails and way != "slot" else 0,
             timeout=self.interval * random.uniform(1, 15) if self.impatient else None,
             cancelled_after=random.uniform(0, self.length / 2) if self.likely(mix.cancelled) else None,
+            lags=self.interval * random.uniform(0, mix.lags) if mix.lags and way == "thread" else 0.0,
         )
 
     def takes(self, longest: float) -> float:

@@ -36,6 +36,8 @@ class PlannedJob:
     """What it really takes, by unit, if it settles that at its end."""
     plain: bool = False
     """Whether it has no options of its own."""
+    lags: float = 0.0
+    """How late its thread wakes whenever it waits, in seconds."""
     timeout: float | None = None
     cancelled_after: float | None = None
 

@@ -193,14 +193,17 @@ class Users:
             while True:
                 shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
                 job.handed = (grant.opens - clock.now()) / 1e6
+                lags = wanted.lags if grant.opens > clock.now() else 0.0
                 try:
                     await clock.sleep_until(grant.opens)
+                    if lags:
+                        await anyio.sleep(lags)
                 except BaseException:
                     shard.undo(grant)
                     raise
                 if shard.is_open(grant):
                     break
-                job.came_late = True
+                job.came_late.append(grant.ticket)
                 shard.leases.ended(grant.ticket)
                 waiter = late(shard, grant, waiter)
         assert shard.state is not None

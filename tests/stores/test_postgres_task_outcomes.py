@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
@@ -170,22 +169,6 @@ async def test_an_end_costs_no_more_after_many_have_waited(store: PostgresTaskSt
                 connection.execute(f"insert into intervalq.awaited {many}")
                 connection.execute("delete from intervalq.awaited")
     assert pages[2] < pages[1] + 100, pages
-
-
-async def test_wakeups_go_on_in_another_event_loop(url: str) -> None:
-    """Of one store, whose connection to listen by belongs to the event loop that opened it."""
-    store = PostgresTaskStore(url)
-
-    async def wait(is_last: bool) -> None:
-        async with store.awaited(["a"]):
-            assert store._awaited._line is not None
-            assert store._awaited._line[1].hears()
-        if is_last:
-            await store.aclose()
-
-    for is_last in (False, True):
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(anyio.run, wait, is_last).result()
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import anyio
@@ -9,7 +10,23 @@ import psycopg
 import pytest
 
 from intervalq import errors
-from intervalq.tasks.rules import DAY, Cancel, Delete, Insert, Modify, Row, Select, Work
+from intervalq.tasks.rules import (
+    DAY,
+    SECOND,
+    Beat,
+    Cancel,
+    Change,
+    Command,
+    Delete,
+    Depend,
+    Insert,
+    Modify,
+    Row,
+    Select,
+    Work,
+)
+from intervalq_stores.postgres import tasks as postgres_tasks
+from intervalq_stores.postgres._task_statements import uuid_of
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from stores import postgres_sessions
 from stores.postgres_sessions import begun, caught, sql, until
@@ -128,21 +145,6 @@ async def test_an_end_locks_the_follow_up_last(
     assert await _left(store, "last") == (2 - len(rest), False)
 
 
-async def test_who_wakes_sessions_of_several_queues_blocks_none_that_stands_idle_again(
-    store: PostgresTaskStore, url: str
-) -> None:
-    """That session would wait for its row, and the waker for the lock of the queue."""
-    await begun(store, "s")
-    await store.apply(Work("s", queues=("q", "r"), limit=1, idle=True))
-    async with anyio.create_task_group() as group, store.transaction("read committed") as mine:
-        await mine.connection.execute("select pg_advisory_xact_lock(intervalq._queue_lock('r'))")
-        group.start_soon(
-            store.apply, Modify(inserts=(Insert("q", "0", "a", "k"), Insert("r", "0", "b", "k")))
-        )
-        await until(lambda: sql(url, "select pid from pg_locks where not granted"))
-        await mine.connection.execute("select from intervalq.idle for update nowait")
-
-
 async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: PostgresTaskStore) -> None:
     """In all ways at the same moment, and in opposite orders: each end counts once, and none is refused."""
     lasts = ("last1", "last2")
@@ -172,6 +174,135 @@ async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: Postgr
         assert await _left(store, last) == (left, not left)
     await end("s0", await _claim(store, who="s0"))
     assert {row.id for row in await _claim(store, "then", "s1")} == {*lasts}
+
+
+@pytest.fixture
+def unrepeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server ends, because it waits for itself, is an error at once."""
+    monkeypatch.setattr(postgres_tasks, "_TURNS", 1)
+
+
+def _sorted(*ids: str) -> list[str]:
+    return sorted(ids, key=uuid_of)
+
+
+async def _waiting(url: str, count: int) -> None:
+    asked = "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    await until(lambda: len(sql(url, asked)) == count)
+
+
+@pytest.mark.usefixtures("unrepeated")
+@pytest.mark.parametrize("named", ["changed", "cancelled", "depended on"])
+async def test_a_follow_up_is_locked_after_the_tasks_that_it_waits_for(
+    store: PostgresTaskStore, url: str, named: str
+) -> None:
+    """Even if its id comes first: the end of a task knows its follow-up only when it has the task."""
+    await begun(store, "s")
+    last, one, two = _sorted("a", "b", "c")
+    await store.apply(_batch(last, one, two))
+    changes = (Change(one, 0, error="x"), Change(last, 0, error="x"))
+    commands = {
+        "changed": Modify(force=True, changes=changes),
+        "depended on": Modify(force=True, changes=changes[:1], depends=(Depend(last, 0),)),
+        "cancelled": Cancel((one, last)),
+    }
+    rows = await _claim(store)
+    async with anyio.create_task_group() as group:
+        with psycopg.connect(url) as other:
+            other.execute("select from intervalq.tasks where own = %s for update", (two,))
+            group.start_soon(store.apply, Work("s", _ends(*rows)))  # has the first one
+            await _waiting(url, 1)
+            group.start_soon(_refused_or_done, store, commands[named])
+            await _waiting(url, 2)
+    assert await store.apply(Select(queue="q")) == ()
+
+
+async def _refused_or_done(store: PostgresTaskStore, command: Command[Any]) -> None:
+    with contextlib.suppress(errors.DependencyError):
+        await store.apply(command)
+
+
+@pytest.mark.usefixtures("unrepeated")
+async def test_ends_and_changes_of_claims_are_locked_in_the_order_of_their_ids(
+    store: PostgresTaskStore, url: str
+) -> None:
+    """And after their lines, whatever the order of the rows or of the command: as a cancel locks them."""
+    await begun(store, "s")
+    ids = _sorted("a", "b", "c", "d")[::-1]
+    keyed, three, two, one = ids
+    for ends in ("ends", "changes", "begun", "keyed"):
+        await store.apply(
+            Modify(
+                inserts=tuple(
+                    Insert("q", "0", id_, "k" if ends == "keyed" and id_ == keyed else None) for id_ in ids
+                )
+            )
+        )
+        rows = {row.id: row for row in await _claim(store)}
+        last, first = rows[three], rows[one]
+        settled: tuple[Delete | Change, ...] = (*_ends(last, first),)
+        if ends == "changes":
+            settled = (*_ends(last), Change(first.id, first.version, delay=0))
+        elif ends == "begun":
+            settled = _ends(last)
+        elif ends == "keyed":
+            settled = _ends(last, rows[keyed])
+        async with anyio.create_task_group() as group:
+            with psycopg.connect(url) as other:
+                other.execute("select from intervalq.tasks where own = %s for update", (two,))
+                group.start_soon(store.apply, Cancel((one, two, three, keyed)))  # has the first one
+                await _waiting(url, 1)
+                group.start_soon(store.apply, Work("s", settled, begun=(one,) if ends == "begun" else ()))
+                await _waiting(url, 2)
+        await store.apply(Work("s", tuple(Delete(row.id, row.version + 1) for row in rows.values())))
+        assert await store.apply(Select()) == ()
+
+
+@pytest.mark.usefixtures("unrepeated")
+async def test_two_that_depend_on_what_the_other_one_changes_do_not_wait_for_each_other(
+    store: PostgresTaskStore, url: str
+) -> None:
+    one, two, three = _sorted("a", "b", "c")
+    await store.apply(Modify(inserts=tuple(Insert("q", "0", id_) for id_ in (one, two, three))))
+    async with anyio.create_task_group() as group:
+        with psycopg.connect(url) as other:
+            other.execute("select from intervalq.tasks where own = %s for update", (two,))
+            for mine, its in ((three, one), (one, three)):
+                changes = (Change(mine, 0, error=mine), Change(two, 0, error=mine))
+                group.start_soon(store.apply, Modify(force=True, changes=changes, depends=(Depend(its, 0),)))
+            await _waiting(url, 2)
+    assert [row.version for row in await store.apply(Select(ids=(one, two, three)))] == [1, 2, 1]
+
+
+async def test_a_heartbeat_does_not_wait_for_a_follow_up(store: PostgresTaskStore, url: str) -> None:
+    """Nor for a second one, while it has the first one of another session's tasks."""
+    await begun(store, "s", expiry=10 * SECOND)
+    await begun(store, "t")
+    await store.apply(_batch("last", "a", "b"))
+    await _claim(store)
+    await store.apply(Cancel(("a",)))
+    [beaten] = sql(url, "select max(beaten) from intervalq.beats")
+    later = beaten[0] + 11 * SECOND
+    with psycopg.connect(url) as other:
+        other.execute("select from intervalq.tasks where own = 'last' for update")
+        assert (await store.apply(Beat("t"), later)).lapsed == ("s",)
+        assert await _left(store, "last") == (2, False)
+    await store.apply(Beat("t"), later)
+    assert await _left(store, "last") == (1, False)
+
+
+async def test_who_wakes_others_does_not_wait_for_one_that_becomes_idle(
+    store: PostgresTaskStore, url: str
+) -> None:
+    """That one may be about to wake a session of the queue for which this one has become idle."""
+    await begun(store, "s", "t")
+    await store.apply(Modify(inserts=(Insert("q", "0", "a"),)))
+    [row] = await _claim(store)
+    async with store.wakeups("t") as woken:
+        with psycopg.connect(url) as other:
+            other.execute("select pg_advisory_xact_lock(intervalq._queue_lock('then'))")
+            await store.apply(Work("s", (Change(row.id, row.version, queue="then"),)))
+            await woken()
 
 
 async def _few(store: PostgresTaskStore, who: str) -> list[Row]:

@@ -25,6 +25,12 @@ class WakingStore(FakeStore):
         return self.behind.wakeups(session)
 
 
+class KeepingStore(FakeStore):
+    """A store that keeps outcomes, and tells its sessions of cancelled tasks with their heartbeats."""
+
+    keeps_outcomes = True
+
+
 @pytest.mark.parametrize(("kind", "within"), [(WakingStore, 0.001), (FakeStore, 1.001)])
 @BACKENDS
 @in_virtual_time
@@ -285,3 +291,40 @@ def test_blocking_code_cancels(tmp_path: object) -> None:
         id_ = tasks.insert("q", 1)
         assert tasks.cancel(id_, "unknown") == Cancelled(removed=(id_,))
         assert tasks.tasks() == []
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_function_that_learns_of_it_by_a_report_holds_its_key_and_leaves_its_outcome(
+    backend: str,
+) -> None:
+    store = KeepingStore()
+    async with handle(store) as tasks, handle(store.line()) as operator:
+        running: list[object] = []
+        overlaps: list[object] = []
+        states: list[str] = []
+
+        @tasks.worker("q", keep="1h")
+        async def work(task: Claim) -> None:
+            overlaps.extend(running)
+            running.append(task.value)
+            try:
+                while task.value == 1:
+                    await task.in_progress(progress=0.5)
+                    await anyio.sleep(0.05)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(3)  # cleaning up, past the next heartbeats
+                running.remove(task.value)
+
+        first = await tasks.insert("q", 1, key="a")
+        await tasks.insert("q", 2, key="a")
+
+        async def cancel() -> None:
+            await anyio.sleep(0.3)
+            assert await operator.cancel(first) == Cancelled(stopping=(first,))
+            states.extend(outcome.state for outcome in await tasks.wait([first]))
+
+        await at_once(lambda: tasks.run(until_empty=True), cancel)
+        assert overlaps == []
+        assert states == ["cancelled"]

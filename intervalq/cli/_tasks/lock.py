@@ -69,7 +69,7 @@ def lock(
     """
     if not command:
         raise InvalidOption("give the command to run after --, for example: -- echo alone")
-    parse.name(name)
+    parse.name(name, what="lock name")
     seconds = parse.duration(expiry, least=1, what="expiry") / 1e6
     wait_of(timeout)
     check_program(command[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import anyio
@@ -15,8 +16,8 @@ from intervalq.tasks._handle.operations import Operations
 from intervalq.tasks._handle.outcome import NoOutcome, Outcome, TaskCancelled, TaskFailed
 from intervalq.tasks._handle.waiting import await_all
 from intervalq.tasks._spec.outcome import CANCELLED, FAILED, STATES, is_dead
-from intervalq.tasks.rules import Outcomes, Select
-from intervalq.tasks.store import MAX_ROWS, check_keeps
+from intervalq.tasks.rules import OutcomeRow, Outcomes, Select
+from intervalq.tasks.store import MAX_ROWS, Joined, check_keeps
 
 
 class Ended(Operations):
@@ -111,10 +112,7 @@ class Ended(Operations):
 
     async def _ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
         """The last outcomes of those tasks that have ended. They left them in the step of their end."""
-        queues: dict[str, str] = {}
-        for first in range(0, len(ids), MAX_ROWS):
-            asked = Select(ids=tuple(ids[first : first + MAX_ROWS]), values=False)
-            queues |= {row.id: row.queue for row in await self._apply(asked)}
+        queues = await self._queues_of.ask(ids)
         gone = [id_ for id_ in ids if id_ not in queues or is_dead(queues[id_])]
         found: dict[str, Outcome] = {}
         for outcome in await self._of(gone):  # by time, which may have been set back
@@ -127,11 +125,34 @@ class Ended(Operations):
         return found
 
     async def _of(self, ids: Sequence[str]) -> list[Outcome]:
-        return [
-            Outcome(row, self._form)
-            for first in range(0, len(ids), MAX_ROWS)
-            for row in await self._apply(Outcomes(ids=tuple(ids[first : first + MAX_ROWS])))
-        ]
+        rows = await self._left_of.ask(ids) if ids else {}
+        return [Outcome(row, self._form) for id_ in dict.fromkeys(ids) for row in rows.get(id_, ())]
+
+    @cached_property
+    def _queues_of(self) -> Joined[dict[str, str]]:
+        """The queues of those of the given tasks that exist."""
+
+        async def queues_of(ids: Sequence[str]) -> dict[str, str]:
+            found: dict[str, str] = {}
+            for first in range(0, len(ids), MAX_ROWS):
+                asked = Select(ids=tuple(ids[first : first + MAX_ROWS]), values=False)
+                found |= {row.id: row.queue for row in await self._apply(asked)}
+            return found
+
+        return Joined(queues_of)
+
+    @cached_property
+    def _left_of(self) -> Joined[dict[str, list[OutcomeRow]]]:
+        """The outcomes of each of the given tasks, the latest last."""
+
+        async def outcomes_of(ids: Sequence[str]) -> dict[str, list[OutcomeRow]]:
+            found: dict[str, list[OutcomeRow]] = {}
+            for first in range(0, len(ids), MAX_ROWS):
+                for row in await self._apply(Outcomes(ids=tuple(ids[first : first + MAX_ROWS]))):
+                    found.setdefault(row.id, []).append(row)
+            return found
+
+        return Joined(outcomes_of)
 
 
 def _is_last(outcome: Outcome, dead: Container[str]) -> bool:

@@ -7,7 +7,7 @@ from types import EllipsisType
 from typing import Final
 
 from intervalq._queue.options import whole
-from intervalq.errors import InvalidOption
+from intervalq.errors import InvalidOption, short
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.task import Task
 from intervalq.tasks._handle.worker_session import WorkerSession, session_of
@@ -76,9 +76,14 @@ class Operations(Workers):
             ids: of at most a thousand tasks.
 
         Raises:
-            InvalidOption: there are too many, or none.
+            InvalidOption: there are too many, or none, or one is no text.
             StoreError.
         """
         if not 1 <= len(ids) <= MAX_ROWS:
             raise InvalidOption(f"{len(ids)} ids: give from 1 to {MAX_ROWS} ids of tasks to cancel")
+        for id_ in ids:
+            if not isinstance(id_, str):
+                raise InvalidOption(
+                    f"{short(id_)} is not the id of a task: cancel(*ids) cancels those of a list"
+                )
         return await self._apply(Cancel(tuple(ids)))

@@ -258,6 +258,8 @@ class Batcher:
             if claim._row.id in lost and not may_be_done:
                 settle.lost = True
                 if self.forget(claim):
+                    if claim._on_lost is not None and claim._range is None:
+                        self.cancelled.lost[claim._row.id] = claim
                     claim._lose()
                 if settle.waker is None:
                     log.warning("%s", claim._lost())

@@ -35,6 +35,8 @@ class CancelledClaims:
     def __init__(self, batcher: Settling, owner: Holder) -> None:
         self.known: Final[dict[str, Delete]] = {}
         """The cancelled tasks that are not yet known to be removed, by id."""
+        self.lost: Final[dict[str, Claim]] = {}
+        """Claims that were found lost during the work on them, by id: perhaps their tasks were cancelled."""
         self._batcher = batcher
         self._owner = owner
 
@@ -44,7 +46,7 @@ class CancelledClaims:
             if part.id in self.known:
                 continue
             self.known[part.id] = part
-            claim = self._batcher.claims.get(part.id)
+            claim = self._batcher.claims.get(part.id) or self.lost.pop(part.id, None)
             works = claim is not None and claim._on_lost is not None
             if claim is not None and claim._keep_for:
                 part = self.known[part.id] = part._replace(kept=Kept(claim._keep_for))  # noqa: PLW2901 - the same part
@@ -52,6 +54,11 @@ class CancelledClaims:
                 claim._lose()
             if not works:
                 self._remove(part)
+
+    def not_told(self, lost: Iterable[str]) -> None:
+        """Forget lost claims that a later heartbeat has not named: their tasks were not cancelled."""
+        for id_ in lost:
+            self.lost.pop(id_, None)
 
     def has(self, claim: Claim) -> bool:
         """Whether the task of a claim was cancelled."""
@@ -66,6 +73,7 @@ class CancelledClaims:
     def clear(self) -> None:
         """Forget all: they are no longer this session's."""
         self.known.clear()
+        self.lost.clear()
 
     def _remove(self, part: Delete) -> None:
         row = Row(part.id, part.version, "", 0, "null")

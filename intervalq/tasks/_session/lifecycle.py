@@ -94,7 +94,7 @@ class Lifecycle:
             LockLost: at the end: it couldn't be refreshed in time, and the code under it was cancelled.
             StoreError.
         """
-        name = parse.name(name)
+        name = parse.name(name, what="lock name")
         seconds = self._expiry if expiry is None else parse.duration(expiry, least=1, what="expiry") / 1e6
         async with hold(self._here(), name, seconds, wait_of(timeout)) as fence:
             yield fence

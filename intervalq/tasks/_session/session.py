@@ -374,12 +374,14 @@ class WorkSession:
 
     async def _beat(self) -> bool:
         before = {id_: claim for id_, claim in self.batcher.claims.items() if not claim._row.is_plain}
+        lost = tuple(self.batcher.cancelled.lost)
         try:
             beaten = await self.store.apply(Beat(self.batcher.session))
             if not beaten.alive:
                 self.lapsed()
                 return False
             self.batcher.cancelled.learn(beaten.cancelled)
+            self.batcher.cancelled.not_told(lost)
             if beaten.lapsed:
                 self.batcher.ask_now()
             if beaten.claim_count < len(before):

@@ -272,4 +272,6 @@ def names_of(queues: Sequence[str]) -> tuple[str, ...]:
     """
     if not queues:
         raise InvalidOption("name at least one queue")
+    if callable(queues[0]):  # a decorator without its parentheses
+        raise InvalidOption('name the queue of the worker: @tasks.worker("cars"), not @tasks.worker')
     return tuple(dict.fromkeys(_values.queue_name(queue) for queue in queues))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from intervalq.errors import StoreError, UnsupportedOperation
+from intervalq.tasks.store import Joined
 from intervalq_stores._waiters import Waiter, Waiters
 from intervalq_stores.postgres._connection import Ear, Server, is_pooled
 from intervalq_stores.postgres._task_statements import Asked, Lines, uuid_of
@@ -32,7 +33,7 @@ class Awaited:
         self._server, self._patience, self._ask = server, patience, ask
         self._who = secrets.token_hex(8)
         self._waiters = Waiters()
-        self._coming, self._leaving = _Joined(self._say(_AWAIT)), _Joined(self._say(_LEAVE))
+        self._coming, self._leaving = Joined(self._say(_AWAIT)), Joined(self._say(_LEAVE))
         self._parting: set[asyncio.Task[None]] = set()
         """They go on when those who left wait no more: each row left behind costs the ends of others."""
         self._opening = asyncio.Lock()
@@ -46,7 +47,7 @@ class Awaited:
         uuids = [uuid_of(id_) for id_ in ids]
         with self._waiters.waiting(uuids) as waiter:
             try:
-                await self._coming.send(uuids)
+                await self._coming.ask(uuids)
                 yield waiter.wait
             finally:
                 await self._leave(waiter)
@@ -66,7 +67,7 @@ class Awaited:
 
     async def _listen(self) -> None:
         async with self._opening:
-            if self._line is not None and not self._line[1].hears():
+            if self._line is not None and self._line[1].lost() is not None:
                 await self._hang_up()
             if self._line is None and not self._is_pooled:
                 self._line = await self._open()
@@ -107,46 +108,15 @@ class Awaited:
 
     async def _part(self, uuids: Sequence[str]) -> None:
         with suppress(StoreError):
-            await self._leaving.send(uuids)
+            await self._leaving.ask(uuids)
 
-    def _say(self, statement: bytes) -> Callable[[list[str]], Awaitable[None]]:
-        async def say(uuids: list[str]) -> None:
+    def _say(self, statement: bytes) -> Callable[[Sequence[str]], Awaitable[None]]:
+        async def say(uuids: Sequence[str]) -> None:
             await self._server.within(
-                self._ask(Asked(statement, (self._who, uuids), _nothing)), self._patience
+                self._ask(Asked(statement, (self._who, list(uuids)), _nothing)), self._patience
             )
 
         return say
-
-
-class _Joined:
-    """Sends in one statement what all callers want that came while the last one was under way."""
-
-    def __init__(self, say: Callable[[list[str]], Awaitable[None]]) -> None:
-        self._say = say
-        self._sending = asyncio.Lock()
-        self._next = _Batch()
-
-    async def send(self, uuids: Sequence[str]) -> None:
-        batch = self._next
-        batch.uuids += uuids
-        async with self._sending:
-            if batch is self._next:
-                self._next = _Batch()
-            if not batch.is_said and batch.error is None:  # a cancelled caller leaves it to the next one
-                try:
-                    await self._say(batch.uuids)
-                    batch.is_said = True
-                except StoreError as error:
-                    batch.error = error
-        if batch.error is not None:
-            raise batch.error
-
-
-class _Batch:
-    def __init__(self) -> None:
-        self.uuids: list[str] = []
-        self.is_said = False
-        self.error: StoreError | None = None
 
 
 def _nothing(lines: Lines) -> None:

@@ -372,11 +372,6 @@ class Ear:
         """The driver's error, if the connection is lost."""
         return self._lost[0] if self._lost else None
 
-    def hears(self) -> bool:
-        """Whether it isn't lost, and listens on the event loop that runs now."""
-        return not self._lost and self._loop is asyncio.get_running_loop()
-
     def close(self) -> None:
         """Stop listening."""
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._socket)
+        self._loop.remove_reader(self._socket)

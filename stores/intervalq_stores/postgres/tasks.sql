@@ -43,6 +43,9 @@
 --   hash of [consumer]                 claims of a consumer that has a limit
 --   another hash of the queue          creating the queue's heads
 --   hash of the queue                  shared by inserts; a session that becomes idle tries to lock it exclusively
+--
+-- Rows are locked after the lines of their keys, and in this order: tasks that wait for no other one, then those that do
+-- (`_lock_tasks`), both by their ids; heads; ranges. Heartbeats and claims skip what others have locked.
 
 begin;
 

@@ -88,7 +88,9 @@ def translate_error(store: str, error: Exception) -> StoreError:
         if code in codes or isinstance(error, kinds):
             return kind(store, why.format(rest if code in codes else text))
     return StoreUnavailable(
-        store, f"the server can't be reached or did not answer: {text or type(error).__name__}"
+        store,
+        "the server can't be reached or did not answer (does it run, at this address?): "
+        f"{text or type(error).__name__}",
     )
 
 

@@ -57,7 +57,10 @@ def _passed(seen: Observer, process: Process) -> tuple[int, int]:
 
 
 def left_over(seen: Observer, plan: Plan) -> Findings:
-    """When nobody waits any more, the last ticket of a queue is given back, so that its slot is free."""
+    """When nobody waits any more, the last ticket of a queue is given back, so that its slot is free.
+
+    Not if a job began late, too close to that slot: nobody may use it then.
+    """
     del plan
     if not seen.history or (last := seen.history[-1][2]) is None or seen.losses or seen.steps or seen.copies:
         return
@@ -66,5 +69,15 @@ def left_over(seen: Observer, plan: Plan) -> Findings:
         return
     for process, taken in seen.taken.items():
         is_missed = any(miss.slot == slot and miss.process is process for miss in seen.misses)
-        if slot in taken and not is_missed and not seen.failures[process] and process not in seen.died:
+        is_over = is_missed or _is_covered(seen, process, slot)
+        if slot in taken and not is_over and not seen.failures[process] and process not in seen.died:
             yield seen.accounts[process].at, f"ticket {last.ticket} is of {process.name}, which has no job"
+
+
+def _is_covered(seen: Observer, process: Process, slot: tuple[str, int]) -> bool:
+    """Whether a job of the process began too close to a slot that was granted to it, or later."""
+    return any(
+        start.job.process is process and start.at > grant.slot + grant.latest - grant.settings.interval / 1e6
+        for grant in seen.grants.get(slot, ())[-1:]
+        for start in seen.starts
+    )

@@ -105,7 +105,8 @@ def unused(seen: Observer, plan: Plan) -> Findings:
     Not judged if jobs cost several slots or units: a slot too cheap for the next job is skipped. Nor if
     another process was granted a later slot, after which this one can't be granted late, and its own process
     may have been too late: because of its timers and its error of the clock, because a late start moved the
-    slots behind it, or because the function that was handed the slot was cancelled before it began.
+    slots behind it, or because the function that was handed the slot was cancelled before it began, or its
+    thread came too late.
     """
     if any(job.plan.cost > 1 or job.plan.units for job in seen.jobs):
         return
@@ -119,10 +120,12 @@ def unused(seen: Observer, plan: Plan) -> Findings:
                 continue
             if (record, ticket, process) in used or len(grants) > place + 1:
                 continue
-            end = until + 3 * starts.error_of(record, grant.at, until) + lateness[process.name] + _SOON
+            own = [job for job in seen.jobs if job.process is process and ticket in job.came_late]
+            lags = max([job.plan.lags for job in own], default=0.0)
+            end = until + 3 * starts.error_of(record, grant.at, until) + lateness[process.name] + _SOON + lags
             if _is_disturbed(seen, grant, end) or _is_away(seen, process, heard, end):
                 continue
-            late = lateness[process.name] + blur(seen, process, grant.slot)
+            late = lags + lateness[process.name] + blur(seen, process, grant.slot)
             has_moved = _has_moved(seen, record, ticket, process)
             if has_moved:
                 end += _end_of_row(seen, record, ticket, end) - until

@@ -103,20 +103,27 @@ as $$
 declare
     q text;
     woken text;
+    shared boolean;
 begin
-    -- All locks before any session is taken off the list: one that stands idle again may hold one of them, and waits for
-    -- its row.
-    perform pg_advisory_xact_lock_shared(intervalq._queue_lock(u.q))
-    from (select distinct x.x as q from unnest(queues) as x (x) order by 1) as u;
     for q in select distinct u.q from unnest(queues) as u (q) order by 1 loop
-        if intervalq._fresh() then
+        -- One that becomes idle has this lock to itself, and may wake others, too: they would wait for each other.
+        for i in 1 .. 20 loop
+            shared := pg_try_advisory_xact_lock_shared(intervalq._queue_lock(q));
+            exit when shared;
+            perform pg_sleep(0.0005);
+        end loop;
+        if not shared then
+            perform pg_notify('intervalq_tasks', '*');
+        elsif intervalq._fresh() then
             select x.who into woken from intervalq._next_idle(q) as x;
             if woken is not null then
                 perform pg_notify('intervalq_tasks', woken);
             end if;
-        elsif exists (select from intervalq.idle j where q = any (j.queues)) then
-            -- Removing a session that was woken just now would abort the caller's transaction: notify them all.
-            perform pg_notify('intervalq_tasks', '*');
+        else
+            if exists (select from intervalq.idle j where q = any (j.queues)) then
+                -- Removing a session that was woken just now would abort the caller's transaction: notify them all.
+                perform pg_notify('intervalq_tasks', '*');
+            end if;
         end if;
     end loop;
 end

@@ -40,7 +40,6 @@ declare
 begin
     perform intervalq._lock_lines(locks);
     there := intervalq._named('{"depends": [], "inserts": []}', ids, locks);
-    perform intervalq._lock_followers(array(select x.follow_up from unnest(there.rows_named) as x));
     now := intervalq._now(now);
     held := array(
         select x.id from unnest(there.rows_named) as x join intervalq.sessions s on s.number = x.session

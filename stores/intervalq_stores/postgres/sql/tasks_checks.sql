@@ -160,7 +160,8 @@ end
 $$;
 
 
--- intervalq._named: lock the tasks that a command names, and find which of its new ones exist already.
+-- intervalq._named: lock the tasks that a command names or replaces and those that wait for them, and find which of its
+-- new ones exist already.
 --   named: tasks that it changes or deletes; locks: of `_lock_lines`, which it holds
 -- Returns the tasks as they were; `known`, for each UUID its index in that array (0: only an insert names it); and
 -- which of the named tasks are plain.
@@ -173,10 +174,21 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     depends constant uuid[] := array(select (e ->> 0)::uuid from jsonb_array_elements(command -> 'depends') as e);
+    replaced uuid[] := '{}';
     t intervalq.tasks;
 begin
     rows_named := '{}';
     known := '{}';
+    if locks <> '{}' and jsonb_path_exists(command -> 'inserts', 'strict $[*] ? (@[13] == true)') then
+        replaced := array(
+            select x.id from jsonb_array_elements(command -> 'inserts') as e,
+                lateral (select y.id from intervalq.tasks y where y.queue = e ->> 2 and y.key = e ->> 4 offset 0) as x
+            where (e ->> 13)::boolean
+        );
+    end if;
+    if named || depends || replaced <> '{}' then
+        perform intervalq._lock_tasks(named || replaced, depends);
+    end if;
     for t in select r.* from intervalq.tasks r where r.id = any (named) order by r.id for update loop
         if t.key is not null and intervalq._lock('k', t.queue, t.key) <> all (locks) then
             raise exception 'a task was moved at the same moment' using errcode = '40001';

@@ -71,7 +71,9 @@ declare
     named constant uuid[] := array(
         select (e ->> 0)::uuid from jsonb_array_elements(changes || (command -> 'deletes')) as e
     );
-    locks constant bigint[] := intervalq._locks_of(inserts, changes, named);
+    locks constant bigint[] := intervalq._locks_of(inserts, changes, named || array(
+        select (e ->> 0)::uuid from jsonb_array_elements(command -> 'depends') as e
+    ));
     me integer;
     there record;
     others record;
@@ -96,7 +98,6 @@ begin
         return;
     end if;
 
-    perform intervalq._lock_followers(array(select x.follow_up from unnest(there.rows_named) as x));
     done := intervalq._carry_out(
         command, there.rows_named, there.known, there.plain, named, others.left_out, me, now
     );

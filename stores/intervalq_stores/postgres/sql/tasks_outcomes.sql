@@ -189,14 +189,10 @@ begin
     select x.* into s from intervalq.sessions x where x.number = me;
     -- As in `_settle_all`. To delete by a join with the arrays would take a half longer.
     with gone as (
-        delete from intervalq.tasks t where t.ctid = any (array(
-            select x.ctid from unnest(ids, versions) as d (id, version), lateral (
-                select y.ctid from intervalq.tasks y
-                where y.id = d.id and y.version = d.version and y.session is not distinct from me
-                    and y.key is null and y.dedupe is null and not y.cancelled
-                limit 1
-            ) as x
-        )) and t.session is not distinct from me
+        delete from intervalq.tasks t where t.id = any (ids) and ((t.id, t.version) in (
+            select d.id, d.version from unnest(ids, versions) as d (id, version)
+        )) is true and t.session is not distinct from me
+            and t.key is null and t.dedupe is null and not t.cancelled
         returning t.id, t.own, t.queue, t.json, t.follow_up, t.attempt + (not t.begun)::integer as attempts, t.created,
             nullif(t.keep_for, 0) as keep_for,
             intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors

@@ -240,6 +240,37 @@ end
 $$;
 
 
+-- intervalq._finish_all: end several ranges of a session, each as `_finish`.
+-- Returns the numbers of those that it doesn't have, and the queues of tasks that became ready.
+create or replace function intervalq._finish_all(
+    finished jsonb, me integer, now bigint, out lost_ranges integer[], out woken text[]
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    lost_ranges := '{}';
+    woken := '{}';
+    if jsonb_array_length(finished) > 1 then
+        perform from intervalq.ranges r join (
+            select e ->> 0 as queue, (e ->> 1)::smallint as part, (e ->> 2)::bigint as low
+            from jsonb_array_elements(finished) as e offset 0
+        ) as f on r.queue = f.queue and r.part = f.part and r.low = f.low
+        order by r.queue, r.part, r.low for update of r;  -- as `_lock_plain`
+    end if;
+    for i in 0 .. jsonb_array_length(finished) - 1 loop
+        if not intervalq._finish(finished -> i, me, now) then
+            lost_ranges := lost_ranges || i;
+        else
+            select woken || coalesce(array_agg(distinct e -> 1 ->> 2), '{}') into woken
+            from jsonb_array_elements(finished -> i -> 4) as e
+            where (e -> 1 ->> 6)::bigint <= 0 and e -> 1 ->> 5 is null;
+        end if;
+    end loop;
+end
+$$;
+
+
 -- intervalq._writers: transactions that may be inserting to a queue.
 create or replace function intervalq._writers(q text) returns text[]
 language sql volatile

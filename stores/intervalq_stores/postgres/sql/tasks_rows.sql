@@ -139,18 +139,63 @@ end
 $$;
 
 
--- intervalq._lock_followers: lock tasks that wait for others, named by their ids, before one after the other is told of
--- their ends: always in the same order.
-create or replace function intervalq._lock_followers(ids text[]) returns void
+-- intervalq._lock_by_id: lock tasks in the order of their ids: some to change them, others so that they stay.
+--   every: false: only those that wait for no other task
+create or replace function intervalq._lock_by_id(named uuid[], depends uuid[], every boolean) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    n uuid;
+begin
+    if depends = '{}' then
+        perform from intervalq.tasks x where x.id = any (named) and (every or x.awaits is null)
+        order by x.id for update;
+        return;
+    end if;
+    for n in select distinct u.u from unnest(named || depends) as u (u) order by 1 loop
+        if n = any (named) then
+            perform from intervalq.tasks x where x.id = n and (every or x.awaits is null) for update;
+        else
+            perform from intervalq.tasks x where x.id = n and (every or x.awaits is null) for share;
+        end if;
+    end loop;
+end
+$$;
+
+
+-- intervalq._lock_tasks: lock the tasks that a command may change, and those that it depends on, in the order that
+-- holds everywhere: first tasks that wait for no other one; then those that do, which are told when the first ones
+-- end. In another order, two commands could wait for each other.
+create or replace function intervalq._lock_tasks(named uuid[], depends uuid[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    ids := array_remove(ids, null);
-    if ids <> '{}' then
-        perform from intervalq.tasks x where x.id = any (array(select intervalq._id(u.u) from unnest(ids) as u (u)))
-        order by x.id for no key update;
+    perform intervalq._lock_by_id(named, depends, false);
+    if exists (
+        select from intervalq.tasks x where x.id = any (named || depends)
+            and (x.awaits is not null or x.follow_up is not null)
+    ) then
+        perform intervalq._lock_by_id(named || array(
+            select intervalq._id(x.follow_up) from intervalq.tasks x
+            where x.id = any (named) and x.follow_up is not null
+        ), depends, true);
     end if;
+end
+$$;
+
+
+-- intervalq._try_follow_up: lock the task that waits for one that is to end, unless somebody else has locked it.
+create or replace function intervalq._try_follow_up(follow_up text) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    n constant uuid := intervalq._id(follow_up);
+begin
+    perform from intervalq.tasks x where x.id = n for update skip locked;
+    return found or not exists (select from intervalq.tasks x where x.id = n);
 end
 $$;
 

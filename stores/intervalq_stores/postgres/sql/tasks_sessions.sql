@@ -46,7 +46,8 @@ begin
         select x.* from intervalq.tasks x where x.session = s.number and x.cancelled order by x.id
         for update skip locked
     loop
-        continue when t.key is not null and not pg_try_advisory_xact_lock(intervalq._lock('k', t.queue, t.key));
+        continue when t.key is not null and not pg_try_advisory_xact_lock(intervalq._lock('k', t.queue, t.key))
+            or t.follow_up is not null and not intervalq._try_follow_up(t.follow_up);
         woken := woken || intervalq._remove(t, 'cancelled', null, null, now, true);
     end loop;
     return array_remove(woken, null);
@@ -154,14 +155,19 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '4s'
 as $$
 declare
+    queues text[];
+    keys text[];
     u record;
 begin
     now := intervalq._now(now);
-    for u in delete from intervalq.unfed x where x.ctid = any (array(
-        select y.ctid from intervalq.unfed y order by y.queue, y.key limit 1000 for update skip locked
-    )) returning x.queue, x.key
-    loop
-        perform pg_advisory_xact_lock(intervalq._lock('k', u.queue, u.key));
+    with fed as (
+        delete from intervalq.unfed x where x.ctid = any (array(
+            select y.ctid from intervalq.unfed y order by y.queue, y.key limit 1000 for update skip locked
+        )) returning x.queue, x.key
+    )
+    select array_agg(f.queue), array_agg(f.key) into queues, keys from fed f;
+    perform intervalq._lock_lines(array(select intervalq._lock('k', n.q, n.k) from unnest(queues, keys) as n (q, k)));
+    for u in select distinct n.q as queue, n.k as key from unnest(queues, keys) as n (q, k) order by 1, 2 loop
         perform intervalq._close_ranks(u.queue, u.key);
         if intervalq._feed(u.queue, u.key, now) is not null then
             perform intervalq._wake(array[u.queue]);
@@ -299,6 +305,7 @@ begin
     -- A removal of this session either came before, or waits for what we have just written, and then sees it.
     select x.number into me from intervalq.sessions x where x.id = who and x.gone is null;
 
+    perform intervalq.feed(now);  -- first, because it waits for locks: all that follows leaves what others have locked
     lapsed := intervalq._forget_lapsed(who, now);
     if is_read and me is not null then
         watched := intervalq.guarded(me, now);
@@ -308,7 +315,6 @@ begin
     if me = (select min(x.number) from intervalq.sessions x where x.gone is null) then
         perform intervalq._free_orphans(now);  -- one session looks, because an index may have many dead entries
     end if;
-    perform intervalq.feed(now);
     delete from intervalq.marks m where (m.queue, m.key) in (
         select y.queue, y.key from intervalq.marks y where y.until <= now order by y.until limit 1000
         for update skip locked

@@ -1,20 +1,47 @@
 -- `Work`, its first half: settle what a session has claimed.
 
+-- intervalq._lock_claims: lock what ends or changes of a session's claims may touch, in the order of `_lock_tasks`.
+-- Returns the locks of lines that it holds.
+--   ids: tasks that are to end or to begin; parts: of `_settle`; null: none
+create or replace function intervalq._lock_claims(ids uuid[], parts jsonb, me integer) returns bigint[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    mine uuid[];
+    tells boolean;
+    locks bigint[];
+begin
+    select coalesce(array_agg(distinct r.id), '{}'), bool_or(r.follow_up is not null),
+        coalesce(array_agg(l.l) filter (where r.key is not null), '{}')
+    into mine, tells, locks
+    from (
+        select u.u as id, null as queue from unnest(ids) as u (u)
+        union all select (e ->> 0)::uuid, e ->> 2 from jsonb_array_elements(parts) as e
+    ) as d, lateral (select x.* from intervalq.tasks x where x.id = d.id limit 1) as r,
+        lateral (values (r.queue), (d.queue)) as w (queue),
+        lateral (select intervalq._lock('k', w.queue, r.key)) as l (l)
+    where r.session = me and w.queue is not null;
+    perform intervalq._lock_lines(locks);
+    if tells or cardinality(mine) > 1 then
+        perform intervalq._lock_tasks(mine, '{}');
+    end if;
+    return locks;
+end
+$$;
+
+
 -- intervalq._settle: settle, one by one, the claims that need more than a delete.
 --   parts: in order, [uuid, version, null, kept] to delete, or as `_change` takes them; a session of null has no claims
---   ended: the follow-ups of tasks that this command has ended before, see `_less_to_await`; null: none
---   begun: tasks that it writes afterwards
--- Lines of keys are locked first, then tasks, then their follow-ups, as `modify` does: else they would block each other.
+--   locks: of `_lock_claims`
 -- Returns the UUIDs of those that were lost, and the queues of tasks that became ready.
 create or replace function intervalq._settle(
-    parts jsonb, ended text[], begun uuid[], me integer, now bigint, out lost uuid[], out woken text[]
+    parts jsonb, locks bigint[], me integer, now bigint, out lost uuid[], out woken text[]
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    locks bigint[];
-    follow_ups text[];
     p jsonb;
     t intervalq.tasks;
     after record;
@@ -22,25 +49,6 @@ declare
 begin
     lost := '{}';
     woken := '{}';
-    select coalesce(array_agg(l.l) filter (where r.key is not null), '{}'),
-        array_agg(r.follow_up) filter (where r.follow_up is not null)
-    into locks, follow_ups
-    from jsonb_array_elements(parts) as e,
-        lateral (select x.* from intervalq.tasks x where x.id = (e ->> 0)::uuid limit 1) as r,
-        lateral (values (r.queue), (e ->> 2)) as w (queue),
-        lateral (select intervalq._lock('k', w.queue, r.key)) as l (l)
-    where (r.key is not null or r.follow_up is not null) and r.session = me and w.queue is not null;
-    perform intervalq._lock_lines(locks);
-    follow_ups := follow_ups || ended;
-    if follow_ups is not null then
-        perform from intervalq.tasks x where x.session = me and x.id = any (array(
-            select (e ->> 0)::uuid from jsonb_array_elements(parts) as e
-        ) || _settle.begun) order by x.id for update;
-        perform intervalq._lock_followers(follow_ups);
-    end if;
-    if ended is not null then
-        woken := intervalq._less_to_await(ended, now);
-    end if;
     for p in select e from jsonb_array_elements(parts) as e loop
         select r.* into t from intervalq.tasks r where r.id = (p ->> 0)::uuid and r.session = me for update;
         keeps := coalesce((p ->> 8)::boolean, false);
@@ -143,55 +151,65 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     done uuid[] := '{}';
+    locks bigint[];
     ended text[];
     z record;
 begin
     lost := '{}';
     lost_ranges := '{}';
     woken := '{}';
+    -- A single task, and several that need no more than a delete, are locked in the right order anyway.
+    if me is not null and (
+        parts is not null or cardinality(begun) > 0 and cardinality(ids) > 0 or cardinality(ids) > 1 and exists (
+            select from intervalq.tasks t where t.id = any (ids)
+                and (t.key is not null or t.dedupe is not null or t.cancelled or t.keep_for > 0 and keep_fors is null)
+        )
+    ) then
+        locks := intervalq._lock_claims(ids || begun, parts, me);
+    end if;
     if me is not null and keep_fors is not null then
         select x.done, x.ended into done, ended
         from intervalq._done(ids, versions, keep_fors, durations, results, me, now) as x;
     elsif cardinality(ids) > 0 and me is not null then
-        -- Look up each one by its id, whatever the planner assumes about the size of the table: it might scan all
-        -- claims of the session for each of them.
+        -- The index gives, and so the statement locks, these tasks in the order of their ids. `is not distinct`: the
+        -- planner must not scan all claims of the session. `is true`: it must not compare each task with each.
         with gone as (
-            delete from intervalq.tasks t where t.ctid = any (array(
-                select x.ctid from unnest(ids, versions) as d (id, version), lateral (
-                    select y.ctid from intervalq.tasks y
-                    where y.id = d.id and y.version = d.version and y.session is not distinct from me
-                        and y.key is null and y.dedupe is null and y.keep_for = 0
-                    limit 1
-                ) as x
-            )) and t.session is not distinct from me
+            delete from intervalq.tasks t where t.id = any (ids) and ((t.id, t.version) in (
+                select d.id, d.version from unnest(ids, versions) as d (id, version)
+            )) is true and t.session is not distinct from me
+                and t.key is null and t.dedupe is null and t.keep_for = 0
             returning t.id, t.follow_up
         )
         select coalesce(array_agg(g.id), '{}'), array_agg(g.follow_up) filter (where g.follow_up is not null)
         into done, ended from gone g;
     end if;
+    if ended is not null then
+        woken := intervalq._less_to_await(ended, now);
+    end if;
     if cardinality(ids) > cardinality(done) then
-        parts := (
+        locks := coalesce(locks, intervalq._lock_claims(ids, null, me));
+        z := intervalq._settle((
             select jsonb_agg(jsonb_build_array(d.id, d.version, null, case
                 when d.keep_for is not null then jsonb_build_array(d.keep_for, coalesce(d.result, ''), d.took)
             end) order by d.o)
             from unnest(ids, versions, keep_fors, durations, string_to_array(results, chr(31)))
                 with ordinality as d (id, version, keep_for, took, result, o)
             where d.id <> all (done)
-        ) || coalesce(parts, '[]');
-    end if;
-    if parts is not null or ended is not null then
-        z := intervalq._settle(coalesce(parts, '[]'), ended, begun, me, now);
+        ), locks, me, now);
         lost := z.lost;
-        woken := z.woken;
+        woken := woken || z.woken;
     end if;
-    for i in 0 .. coalesce(jsonb_array_length(finished), 0) - 1 loop
-        if me is null or not intervalq._finish(finished -> i, me, now) then
-            lost_ranges := lost_ranges || i;
-        else
-            select woken || coalesce(array_agg(distinct e -> 1 ->> 2), '{}') into woken
-            from jsonb_array_elements(finished -> i -> 4) as e
-            where (e -> 1 ->> 6)::bigint <= 0 and e -> 1 ->> 5 is null;
-        end if;
-    end loop;
+    if parts is not null then
+        z := intervalq._settle(parts, locks, me, now);
+        lost := lost || z.lost;
+        woken := woken || z.woken;
+    end if;
+    if finished is not null and me is null then
+        lost_ranges := array(select generate_series(0, jsonb_array_length(finished) - 1));
+    elsif finished is not null then
+        z := intervalq._finish_all(finished, me, now);
+        lost_ranges := z.lost_ranges;
+        woken := woken || z.woken;
+    end if;
 end
 $$;
