@@ -145,21 +145,6 @@ async def test_an_end_locks_the_follow_up_last(
     assert await _left(store, "last") == (2 - len(rest), False)
 
 
-async def test_who_wakes_sessions_of_several_queues_blocks_none_that_stands_idle_again(
-    store: PostgresTaskStore, url: str
-) -> None:
-    """That session would wait for its row, and the waker for the lock of the queue."""
-    await begun(store, "s")
-    await store.apply(Work("s", queues=("q", "r"), limit=1, idle=True))
-    async with anyio.create_task_group() as group, store.transaction("read committed") as mine:
-        await mine.connection.execute("select pg_advisory_xact_lock(intervalq._queue_lock('r'))")
-        group.start_soon(
-            store.apply, Modify(inserts=(Insert("q", "0", "a", "k"), Insert("r", "0", "b", "k")))
-        )
-        await until(lambda: sql(url, "select pid from pg_locks where not granted"))
-        await mine.connection.execute("select from intervalq.idle for update nowait")
-
-
 async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: PostgresTaskStore) -> None:
     """In all ways at the same moment, and in opposite orders: each end counts once, and none is refused."""
     lasts = ("last1", "last2")
