@@ -93,7 +93,7 @@ class Observer:
         if made:
             since = min(made[0].at, got.now) if got.at_once else made[0].at
             self._limits(limits, since, self.starts)
-            mine = [start for start in self.starts if start.key in {key, f"{key}, given back"}]
+            mine = [start for start in self.starts if start.key == key]  # the key has back what it gave back
             self._limits(own, since, [start._replace(units=start.own_units) for start in mine])
         self.starts = self.starts[-200:]
 

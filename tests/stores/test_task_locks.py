@@ -202,7 +202,7 @@ async def lose(tasks: Tasks, other: Tasks, name: str, owner: list[str]) -> None:
     """Hold a lock until it is taken away, and given to another."""
     store = other._here()
     async with tasks.lock(name, expiry=1):
-        assert await store.apply(Release(name, owner[0]))
+        assert await store.apply(Release(name, owner[-1]))
         assert (await store.apply(Acquire(name, "other", 3600 * SECOND))).fence
         await anyio.sleep_forever()
 
@@ -211,6 +211,7 @@ async def test_who_loses_it_is_stopped_and_told(
     opened: Open, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the old holder ends, it doesn't take the lock from the new one."""
+    tasks, other = opened(), opened()
     owners: list[str] = []
     token = secrets.token_hex
 
@@ -219,7 +220,6 @@ async def test_who_loses_it_is_stopped_and_told(
         return owners[-1]
 
     monkeypatch.setattr(secrets, "token_hex", noted)
-    tasks, other = opened(), opened()
     with pytest.raises(errors.LockLost, match=name), anyio.fail_after(PATIENCE):
         await lose(tasks, other, name, owners)
     with pytest.raises(TimeoutError):
