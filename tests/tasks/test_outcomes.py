@@ -9,7 +9,7 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from intervalq.errors import InvalidInterval, InvalidOption, UnsupportedOperation
+from intervalq.errors import InvalidInterval, InvalidOption, InvalidTask, UnsupportedOperation
 from intervalq.tasks import (
     Claim,
     FailedAttempt,
@@ -28,6 +28,7 @@ from intervalq_stores.memory.tasks import MemoryTaskStore
 from tasks.fake_store import FakeStore, handle
 from virtual_store import BACKENDS, in_virtual_time
 
+NO_IDS: list[Any] = ["", "a\0b", "\ud800", "x" * 129, 5, None, ["a"]]
 RESULTS: list[Any] = [{"a": [1, "ü"]}, [1, 2], [], 0, "", "text", False, (1, 2)]
 
 
@@ -313,3 +314,23 @@ async def test_who_does_not_want_to_wait_still_gets_what_is_there() -> None:
             await tasks.result(dead)
         with pytest.raises(InvalidOption, match="one text"):
             await tasks.wait(done)
+
+
+@pytest.mark.parametrize("bad", NO_IDS)
+async def test_what_can_not_be_an_id_is_refused_and_disturbs_nobody_who_waits(
+    bad: Any, tmp_path: Path
+) -> None:
+    """Those who wait at the same time ask the store together."""
+    async with Tasks(f"sqlite://{tmp_path}/tasks.db") as tasks:
+        id_ = await tasks.insert("q", 1, keep="1h")
+
+        async def wait() -> None:
+            with pytest.raises(TimeoutError, match=id_):
+                await tasks.result(id_, timeout=0)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(wait)
+            for refused in (tasks.result(bad), tasks.wait([id_, bad]), tasks.outcomes(ids=[bad])):
+                with pytest.raises(InvalidTask, match="id="):
+                    await refused

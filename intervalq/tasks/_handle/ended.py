@@ -44,6 +44,7 @@ class Ended(Operations):
 
         Raises:
             InvalidOption, InvalidName.
+            InvalidTask: one of `ids` can't be the id of a task.
             UnsupportedOperation: the store keeps no outcomes.
         """
         name = None if queue is None else _values.queue_name(queue)
@@ -77,6 +78,7 @@ class Ended(Operations):
             TaskFailed, TaskCancelled: it has not been done. Their `outcome` has the errors of its attempts.
             NoOutcome: it isn't there, and left no outcome.
             TimeoutError: it didn't end in time.
+            InvalidTask: the id can't be one of a task.
             UnsupportedOperation: the store keeps no outcomes.
             StoreError.
         """
@@ -93,7 +95,7 @@ class Ended(Operations):
         A task in a dead-letter queue has ended, as long as nobody puts it back.
 
         Raises:
-            NoOutcome, TimeoutError, UnsupportedOperation, StoreError: as for `result`.
+            NoOutcome, TimeoutError, InvalidTask, UnsupportedOperation, StoreError: as for `result`.
         """
         asked = _several(ids)
         seconds = wait_of(timeout)
@@ -163,4 +165,4 @@ def _is_last(outcome: Outcome, dead: Container[str]) -> bool:
 def _several(ids: Iterable[str]) -> list[str]:
     if isinstance(ids, str):
         raise InvalidOption(f"ids={short(ids)} is one text: give a list of ids, or use result() for one task")
-    return list(ids)
+    return [_values.text("id", id_) for id_ in ids]  # those of others are asked for together with these
