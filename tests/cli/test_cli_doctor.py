@@ -63,8 +63,11 @@ def test_what_it_says_about_tasks(intervalq: CommandLine, given: str) -> None:
 
 def test_tasks_that_can_not_be_read(intervalq: CommandLine) -> None:
     del intervalq.environment["INTERVALQ_STORE"]
-    intervalq("tasks", "insert", "q", "1")
+    insert = intervalq.start("tasks", "insert", "q", "1")  # its end closes the database, and its log is gone
+    insert.communicate()
+    assert insert.returncode == 0
     database = intervalq.folder / "intervalq" / "tasks.db"
+    assert not database.with_name("tasks.db-wal").exists()
     database.write_bytes(b"no database" * 1000)
     found = json.loads(intervalq("doctor", "--json", code=1).stdout)
     assert "error" not in {advice["level"] for advice in found["advice"]}
