@@ -86,7 +86,7 @@ def _opened(common: State | None, command: Command, known: Common, now: int) -> 
         attach=command.attach,
         generation=known.generation,
         nonce=known.nonce,
-        high_water_mark=known.mark,
+        high_water_mark=known.high_water_mark,
     )
     _, answer = apply(common, opening, now)
     return answer.state, answer
@@ -307,7 +307,7 @@ class _Got(NamedTuple):
 
 def _asking(common: State, command: Advance, known: Common, reach: int) -> Advance:
     """The command to the common queue that corresponds to one to a key."""
-    late = 0 if known.mark is None else known.mark.late_total
+    late = 0 if known.high_water_mark is None else known.high_water_mark.late_total
     return Advance(
         apart=known.weight,
         generation=common.generation,

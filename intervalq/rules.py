@@ -42,6 +42,7 @@ from intervalq._spec.passing import IDLE_KEPT, lapses, resumed, settle
 from intervalq._spec.record import (
     FOREVER,
     LAYOUT,
+    RENAMED,
     STARTS,
     BadRecord,
     Limit,
@@ -53,7 +54,6 @@ from intervalq._spec.record import (
     State,
     Units,
     Usage,
-    layout_of,
 )
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "IDLE_KEPT",
     "LAYOUT",
     "MAX_TICKETS",
+    "RENAMED",
     "STARTS",
     "Advance",
     "Answer",
@@ -88,7 +89,6 @@ __all__ = [
     "Usage",
     "apply",
     "lapses",
-    "layout_of",
     "settle",
 ]
 

@@ -136,8 +136,8 @@ def test_an_older_answer_changes_nothing() -> None:
     view.learn(record())
     view.learn(record(ticket=8))
     assert view.state is newest
-    assert view.mark is not None
-    assert (view.mark.ticket, view.mark.late_total) == (8, 3), (
+    assert view.high_water_mark is not None
+    assert (view.high_water_mark.ticket, view.high_water_mark.late_total) == (8, 3), (
         "a record that lost writes is repaired by these"
     )
 
@@ -147,11 +147,11 @@ def test_the_generation_of_a_record_that_is_gone_is_known() -> None:
     view = CommonView()
     view.learn(record())
     view.learn(None)
-    assert (view.state, view.mark, view.generation) == (None, None, "g")
+    assert (view.state, view.high_water_mark, view.generation) == (None, None, "g")
     view.learn(other := record(generation="h", ticket=1))
     assert (view.state, view.generation) == (other, "h")
-    assert view.mark is not None
-    assert view.mark.ticket == 1
+    assert view.high_water_mark is not None
+    assert view.high_water_mark.ticket == 1
 
 
 def test_places_of_a_record_that_is_gone_are_not_used_in_the_next_one() -> None:

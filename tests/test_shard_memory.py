@@ -26,7 +26,7 @@ async def test_a_store_that_went_back_is_brought_forward_by_the_next_question(
         await shard.command(Hold())
     older = states["q"]
     for _ in range(3):
-        await shard.command(Advance(take=1, high_water_mark=shard.connection.mark))
+        await shard.command(Advance(take=1, high_water_mark=shard.connection.high_water_mark))
     if paused:
         await shard.command(Resume())
         await shard.slot(Waiter())

@@ -198,7 +198,7 @@ class KeyStore:
             weight=self.weight,
             generation=self._view.generation,
             nonce=secrets.token_hex(8),
-            mark=self._view.mark,
+            high_water_mark=self._view.high_water_mark,
             places=places,
             release=release,
             settled=of_common(advance),

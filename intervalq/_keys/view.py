@@ -18,20 +18,20 @@ class CommonView:
         """The record; None: there is none, or it is not known yet."""
         self.generation: str | None = None
         """Its generation, or that of the last record if there is none now; None: there was none yet."""
-        self.mark: Mark | None = None
+        self.high_water_mark: Mark | None = None
         """Its highest known ticket and `late_total`."""
 
     def learn(self, state: State | None) -> None:
         """Take in the record that an answer shows; answers may overtake each other."""
-        before, known = self.state, self.mark
+        before, known = self.state, self.high_water_mark
         if state is None:
-            self.state = self.mark = None
+            self.state = self.high_water_mark = None
             return
         self.generation = state.generation
         mark = Mark(state.ticket, state.due, state.late_total)
         if known is None or before is None or before.generation != state.generation:
-            self.state, self.mark = state, mark
+            self.state, self.high_water_mark = state, mark
             return
         if state.ticket >= known.ticket and state.late_total >= known.late_total:
             self.state = state
-        self.mark = Mark(*map(max, known, mark))  # if the store lost writes, the next step repairs that
+        self.high_water_mark = Mark(*map(max, known, mark))  # if the store lost writes, the next step repairs that

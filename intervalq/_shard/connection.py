@@ -92,7 +92,7 @@ class Connection:
         self.store = store
         self.state: State | None = None
         """The record, as the last answer showed it."""
-        self.mark: Mark | None = None
+        self.high_water_mark: Mark | None = None
         """The highest known ticket, whoever owns it."""
         self.attached = False
         """Whether the store has accepted our settings, or we use the queue's."""
@@ -252,7 +252,7 @@ class Connection:
 
     def last_ticket(self) -> int:
         """The highest known ticket; 0: none is known."""
-        return self.mark.ticket if self.mark is not None else 0
+        return self.high_water_mark.ticket if self.high_water_mark is not None else 0
 
     def _measure(self, sent: int, received: int, answer: Answer) -> None:
         self.heard_at = received
@@ -303,7 +303,7 @@ class Connection:
         if state is None:
             if before is not None:
                 self._gone = before.generation if self._matters(before) else None
-            self.mark = None
+            self.high_water_mark = None
             self._owner.record_lost()
             return
         if before is not None and not is_same:
@@ -319,10 +319,10 @@ class Connection:
         mark = Mark(state.ticket, state.due, state.late_total)
         if is_same and before is not None and state.current < before.current:
             self._owner.grants_lost()
-        known = self.mark if is_same else None
+        known = self.high_water_mark if is_same else None
         if known is not None and (known.ticket > mark.ticket or known.late_total > mark.late_total):
             # The store lost writes, and this command could not repair that: the next request does.
             mark = Mark(*map(max, known, mark))
-        self.mark = mark
+        self.high_water_mark = mark
         if before is None or (before.held_total, before.held_since) != (state.held_total, state.held_since):
             self._owner.hold_changed()

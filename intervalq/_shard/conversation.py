@@ -280,7 +280,7 @@ class Conversation:
             lease=LEASE,
             until=until,
             ahead=ask.ahead if ask.slots else None,
-            high_water_mark=self._connection.mark,
+            high_water_mark=self._connection.high_water_mark,
             error=0 if state is None else self._time.error_to_report(state, at),
         )
 
@@ -296,14 +296,14 @@ class Conversation:
             self._grants.forget()
             return None
         back = self._grants.give_all_back(self._connection.last_ticket())
-        return Advance(release=back, high_water_mark=self._connection.mark) if back else None
+        return Advance(release=back, high_water_mark=self._connection.high_water_mark) if back else None
 
     def _end_leases(self) -> None:
         self._leases.unused(self._grants.coming(), self._connection.state)
 
     async def _report(self) -> None:
         """Send a request that only reports and reads, unless tickets may come sooner by what it reports."""
-        question = Advance(high_water_mark=self._connection.mark)
+        question = Advance(high_water_mark=self._connection.high_water_mark)
         if self.settlements and may_come_sooner(self._situation()):
             self._grants.unused += self._grants.tickets  # given back in the step that takes them anew
             self._grants.tickets.clear()

@@ -341,7 +341,7 @@ class Common:
     """The generation of the common record that the sender knows."""
     nonce: str = ""
     """The generation of the common record if this step creates it."""
-    mark: Mark | None = None
+    high_water_mark: Mark | None = None
     """The highest ticket and the `late_total` of the common record that the sender knows."""
     places: tuple[Place, ...] = ()
     """The common slots that the sender has for the slots that it lists, without their units."""
@@ -361,8 +361,8 @@ class Common:
             name: opening[name] for name in ("settings", "generation", "nonce") if name in opening
         }
         data |= {"own_pace": self.own_pace, "weight": self.weight}
-        if self.mark is not None:
-            data["mark"] = list(self.mark)
+        if self.high_water_mark is not None:
+            data["high_water_mark"] = list(self.high_water_mark)
         data["places"] = [[place.ticket, *place.slot[:3]] for place in self.places]
         data["release"] = [[*slot[:3], *slot.units] for slot in self.release]
         if self.settled:

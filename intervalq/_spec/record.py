@@ -12,13 +12,21 @@ from intervalq._spec.auto import Auto, Pace, are_sound
 FOREVER: Final = 2**53 - 1
 """The end of a pause that has none, and the largest number that every store can hold exactly."""
 
-LAYOUT: Final = 5
-"""The newest version of the record's layout; a newer one is refused. Layout 1 is read, and written back as 2.
+LAYOUT: Final = 6
+"""The version of the record's layout. A newer one is refused; an older one is read, and written back as this.
 
-Layout 2 added `late` (see `State.late_total`), `error` and `error_until`. Layout 3 added `limits` and
-`stepped`, layout 4 the `edge` of a limit, layout 5 `auto`. A record has the oldest layout that its settings
-need, so that older versions can use it: see `layout_of`.
+Layout 2 added `late_total`, `error` and `error_until`. Layout 3 added `limits` and `stepped`, layout 4 the
+`edge` of a limit, layout 5 `auto`. Layout 6 has other names of fields: see `RENAMED`.
 """
+
+RENAMED: Final = {
+    "at": "current_due",
+    "void": "revoked_through",
+    "held": "held_total",
+    "late": "late_total",
+    "seen": "last_now",
+}
+"""The names that some fields had up to layout 5, and those that they have now."""
 
 
 MAX_LEASES: Final = 1_000_000
@@ -107,15 +115,6 @@ class Limit(NamedTuple):
     def to_list(self) -> list[int | str]:
         """[most, window, unit, jitter], and the edge if there is one."""
         return [*self[:4], *([] if self.edge is None else [self.edge])]
-
-
-def layout_of(limits: tuple[Limit, ...], auto: Auto | None = None) -> int:
-    """The version of the layout that a record with these settings needs."""
-    if auto is not None:
-        return 5
-    if not limits:
-        return 2
-    return max([3 if limit.edge is None else 4 for limit in limits])
 
 
 class Usage(NamedTuple):
@@ -233,10 +232,10 @@ class State:
         """The record as a flat JSON object, with the version of its layout."""
         limited = self.settings.limits
         return {
-            "version": layout_of(limited, self.settings.auto),
+            "version": LAYOUT,
             "generation": self.generation,
             **{f.name: getattr(self.settings, f.name) for f in fields(self.settings) if f.name not in _APART},
-            **{stored: getattr(self, name) for name, stored in _STORED.items()},
+            **{name: getattr(self, name) for name in _NUMBERS},
             "held_since": self.held_since,
             "running": {str(ticket): until for ticket, until in self.running.items()},
             **({"stepped": self.stepped, "limits": _limits_to_list(limited, self.usage)} if limited else {}),
@@ -258,8 +257,8 @@ class State:
             raise NewerRecord(
                 f"the record has layout {version}, but this version of intervalq knows layouts up to {LAYOUT}"
             )
-        if version == 1:
-            data = {**data, "late": 0, "error": 0, "error_until": 0}
+        if version < LAYOUT:
+            data = _renamed(data, version)
         generation, ephemeral, running = data.get("generation"), data.get("ephemeral"), data.get("running")
         if not isinstance(generation, str) or not generation:
             raise BadRecord("'generation' must be text")
@@ -284,10 +283,7 @@ class State:
                 limits,
                 auto,
             ),
-            **{
-                name: whole(data, stored, least=None if stored in _SIGNED else 0)
-                for name, stored in _STORED.items()
-            },
+            **{name: whole(data, name, least=None if name in _SIGNED else 0) for name in _NUMBERS},
             held_since=None if data.get("held_since") is None else whole(data, "held_since", least=None),
             running={int(ticket): whole(running, ticket, least=None) for ticket in running},
             usage=usage,
@@ -295,31 +291,27 @@ class State:
             pace=pace,
         )
         if state.current > state.ticket or state.revoked_through > state.ticket:
-            raise BadRecord("'current' and 'void' can't be above 'ticket'")
+            raise BadRecord("'current' and 'revoked_through' can't be above 'ticket'")
         return state
 
 
 _APART: Final = frozenset({"limits", "auto", "own"})
 """The settings that a record has only if there are some, or never."""
 
-_STORED: Final = {
-    "ticket": "ticket",
-    "due": "due",
-    "current": "current",
-    "current_due": "at",
-    "revoked_through": "void",
-    "held_total": "held",
-    "late_total": "late",
-    "held_until": "held_until",
-    "last_now": "seen",
-    "error": "error",
-    "error_until": "error_until",
-}
-"""The names of the numbers in stored records; these stay the same even if the fields are renamed here."""
+_NUMBERS: Final = (
+    *("ticket", "due", "current", "current_due", "revoked_through", "held_total", "late_total", "held_until"),
+    *("last_now", "error", "error_until"),
+)
+"""The fields of a record, besides its settings, that are numbers in every record."""
 
-_SIGNED: Final = frozenset(
-    {"due", "at", "held", "held_until", "seen", "error_until"}
-)  # clocks may start anywhere
+_SIGNED: Final = frozenset({"due", "current_due", "held_total", "held_until", "last_now", "error_until"})
+"""Those that may be negative: clocks may start anywhere."""
+
+
+def _renamed(data: dict[str, Any], version: int) -> dict[str, Any]:
+    """A record of an older layout with the names of fields of this one."""
+    added = {"late_total": 0, "error": 0, "error_until": 0} if version == 1 else {}
+    return {RENAMED.get(name, name): value for name, value in data.items()} | added
 
 
 def whole(data: Mapping[str, Any], name: str, least: int | None = 0) -> int:

@@ -40,7 +40,7 @@ class _Key:
     weight: int
     slots: list[Slot] = field(default_factory=list)
     state: State | None = None
-    mark: Mark | None = None
+    high_water_mark: Mark | None = None
     generation: str | None = None
     places: list[Place] = field(default_factory=list)
     unsettled: dict[int, Settled] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class KeyedSource:
             return
         if state.generation != key.generation:
             key.generation, key.slots = state.generation, []
-        key.state, key.mark = state, Mark(state.ticket, state.due, state.late_total)
+        key.state, key.high_water_mark = state, Mark(state.ticket, state.due, state.late_total)
         left = [slot for slot in key.slots if slot.ticket not in answer.answer.missed]
         key.slots = [*left, *taken(command, answer)][-12:]
         if answer.common is not None:
@@ -230,7 +230,7 @@ class KeyedSource:
             weight=key.weight,
             generation=None if state is None or random.random() < 0.05 else state.generation,
             nonce=self._nonce(),
-            mark=random.choice((None, mark, mark, mark)),
+            high_water_mark=random.choice((None, mark, mark, mark)),
             places=tuple(key.places) if random.random() < 0.9 else (),
             release=tuple(place.slot._replace(units=units.get(place.ticket, ())) for place in released),
             settled=tuple(settled),
@@ -313,7 +313,7 @@ class KeyedSource:
             lease=random.choice((interval, 10 * interval)),
             until=random.choice((None, self.now, self.now + interval)),
             ahead=random.choice((None, 0, notice, interval)),
-            high_water_mark=random.choice((None, key.mark, key.mark, key.mark)),
+            high_water_mark=random.choice((None, key.high_water_mark, key.high_water_mark, key.high_water_mark)),
             error=random.choice((0, 0, 0, 0, 30 if state is not None else 0)),
             settled=self._settled(key) if made["settings"] is not None else (),
             **made,

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from intervalq.errors import CorruptState, VersionMismatch
-from intervalq.rules import BadRecord, NewerRecord, State
+from intervalq.rules import RENAMED, BadRecord, NewerRecord, State
 
 QUEUE: Final = re.compile(r"[!-~]{1,300}")
 """The pattern of names of queues."""
 
-
-_SOME: Final = ("stepped", "limits", "auto")
-"""The fields that only the records of queues with limits, or an automatic interval, have."""
+_REPLACED: Final = frozenset({"stepped", "limits", "auto", *RENAMED})
+"""The fields that a record may have and its next version not: those of limits and of an automatic interval,
+and those with the names of older layouts."""
 
 
 def parse(text: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -50,7 +50,7 @@ def state_of(data: object, queue: str, url: str) -> State:
 
 def renewed(stored: Mapping[str, Any], state: State) -> dict[str, Any]:
     """A record as it is stored in place of the previous one, whose unknown fields are kept."""
-    others = {name: value for name, value in stored.items() if name not in _SOME}
+    others = {name: value for name, value in stored.items() if name not in _REPLACED}
     return {**others, **state.to_dict()}
 
 

@@ -12,8 +12,8 @@ local function with_room()
   return {
     version = false, generation = false, held_since = false,
     interval = false, burst = false, max_running = false, tolerance = false, ephemeral = false,
-    ticket = false, due = false, current = false, at = false, void = false, held = false, held_until = false,
-    seen = false, late = false, error = false, error_until = false,
+    ticket = false, due = false, current = false, current_due = false, revoked_through = false, held_total = false,
+    held_until = false, last_now = false, late_total = false, error = false, error_until = false,
   }
 end
 
@@ -37,8 +37,8 @@ local function set_lease(state, ticket, lapse)
   state.running[ticket] = lapse
 end
 
--- The state in `stored` (nil: there is none), checked as State.from_dict does; whether `stored` has all of its numbers,
--- which replace their texts there; and whether it has other fields than those that every record of its layout has.
+-- The state in `stored` (nil: there is none), checked as State.from_dict does; whether it has the present layout; and
+-- whether it has other fields than those that every record has. Its numbers replace their texts in `stored`.
 local function read(stored, size)
   if size == 0 then return nil, false, false end
   local version = whole(stored.version, 'version', 1, FOREVER)
@@ -46,8 +46,13 @@ local function read(stored, size)
     error({ err = string.format('NEWER the record has layout %.0f, not up to %d', version, LAYOUT) })
   end
   local known = #NUMBERS + 3  -- with version, generation and held_since; every lease is one more
-  if version == 1 then
-    for _, name in ipairs({ 'late', 'error', 'error_until' }) do stored[name], known = '0', known - 1 end
+  if version < LAYOUT then
+    for before, name in pairs({
+      at = 'current_due', void = 'revoked_through', held = 'held_total', late = 'late_total', seen = 'last_now',
+    }) do
+      stored[name] = stored[before]
+    end
+    if version == 1 then stored.late_total, stored.error, stored.error_until = '0', '0', '0' end
   end
   if not stored.generation or stored.generation == '' or not is_text(stored.generation) then
     corrupt("'generation' must be text")
@@ -62,17 +67,17 @@ local function read(stored, size)
   if stored.held_since ~= '' then
     state.held_since = whole(stored.held_since, 'held_since', -FOREVER, FOREVER)
   end
-  if state.current > state.ticket or state.void > state.ticket then
-    corrupt("'current' and 'void' can't be above 'ticket'")
+  if state.current > state.ticket or state.revoked_through > state.ticket then
+    corrupt("'current' and 'revoked_through' can't be above 'ticket'")
   end
-  if stored.auto and version > WITHOUT_AUTO then
+  if stored.auto then
     state.auto, known = automatic().read(stored, state.ticket), known + 1
   end
-  if version > WITHOUT_LIMITS and (stored.limits or not state.auto) then
+  if stored.limits then
     state.limits = new_limits()
     known = known + state.limits.read(state, stored)
   end
-  local more = size > known
+  local more = size > known or version < LAYOUT
   if more then
     for name, text in pairs(stored) do
       local ticket = string.match(name, '^running:(.*)$')
@@ -81,15 +86,15 @@ local function read(stored, size)
       end
     end
   end
-  return state, version > 1, more
+  return state, version == LAYOUT, more
 end
 
 -- --- the rules -------------------------------------------------------------------------------------
 
 local function revoke_all(state)
   if state.limits then state.limits.revoke(state) end
-  state.void = state.ticket
-  state.due = state.at
+  state.revoked_through = state.ticket
+  state.due = state.current_due
 end
 
 -- Prepare for a hold of this length, which moves slots (back, if it is negative).
@@ -100,16 +105,16 @@ end
 local function resumed(state, now)
   local length = now - state.held_since
   moved(state, length)
-  state.held = state.held + length
+  state.held_total = state.held_total + length
   state.held_since = nil
 end
 
 local function settle(state, now)
-  local back = state.seen - now
+  local back = state.last_now - now
   if back > 0 then
     moved(state, -back)
     if state.limits then state.limits.stepped(state, now) end
-    state.held = state.held - back
+    state.held_total = state.held_total - back
     if state.limits then state.stepped = state.stepped + back end
     if state.held_since then state.held_since = state.held_since - back end
     local ends = state.held_until > 0 and state.held_until < FOREVER
@@ -117,7 +122,7 @@ local function settle(state, now)
     state.error_until = state.error > 0 and state.error_until - back or 0
     for ticket, lapse in pairs(state.running) do state.running[ticket] = lapse - back end
   end
-  state.seen = now
+  state.last_now = now
   if state.held_since then
     local function full_until()
       if not full(state) then return 0 end
@@ -140,7 +145,7 @@ end
 local function lapses(state)
   local IDLE_KEPT = 60000000
   if state.ephemeral == 0 or state.held_since or state.leases > 0 then return FOREVER end
-  local slots = state.due + state.held + (state.burst + 1) * state.interval
+  local slots = state.due + state.held_total + (state.burst + 1) * state.interval
   return math.min(FOREVER, slots + (state.limits and state.limits.kept(state) or 0) + IDLE_KEPT)
 end
 
@@ -148,8 +153,8 @@ local function fresh(command, now)
   local interval, burst, limits = command.settings[1], command.settings[2], command.settings[SETTINGS + 1]
   local due = command.generation and now or now - burst * interval
   local state = {
-    generation = command.nonce, ticket = 0, due = due, current = 0, at = due, void = 0, held = 0,
-    held_until = 0, seen = now, late = 0, error = 0, error_until = 0, running = {}, leases = 0,
+    generation = command.nonce, ticket = 0, due = due, current = 0, current_due = due, revoked_through = 0,
+    held_total = 0, held_until = 0, last_now = now, late_total = 0, error = 0, error_until = 0, running = {}, leases = 0,
   }
   for i = 1, SETTINGS do state[NUMBERS[i]] = command.settings[i] end
   if command.settings_auto then automatic().adapt(state, command.settings_auto, true) end
@@ -163,7 +168,7 @@ local function recheck(state, now)
   local stop = state.held_until > now or full(state)
   if stop and not state.held_since then
     state.held_since = now
-    state.void = math.max(state.void, state.current)
+    state.revoked_through = math.max(state.revoked_through, state.current)
     if state.limits then state.limits.hold(state) end
   elseif not stop and state.held_since then
     resumed(state, now)
@@ -173,11 +178,11 @@ end
 -- Slots are lists { ticket, due, cost, units... }, as in the command; the cost is omitted if it is 1 and no units
 -- follow.
 local function grant(state, slot, now, lease)
-  local ticket, at = slot[1], slot[2]
-  if slot[3] then at = at + (slot[3] - 1) * state.interval end
-  if at > FOREVER then at = FOREVER end
+  local ticket, due = slot[1], slot[2]
+  if slot[3] then due = due + (slot[3] - 1) * state.interval end
+  if due > FOREVER then due = FOREVER end
   if ticket > state.current then state.current = ticket end
-  if at > state.at then state.at = at end
+  if due > state.current_due then state.current_due = due end
   if state.max_running > 0 then
     set_lease(state, ticket, now + lease)
     recheck(state, now)
@@ -188,30 +193,30 @@ local function give_back(state, slots)
   local last, before = state.ticket, state.due
   for i = #slots, 1, -1 do
     local ticket, due = slots[i][1], slots[i][2]
-    if ticket ~= last or ticket <= state.void then break end
+    if ticket ~= last or ticket <= state.revoked_through then break end
     if state.limits and due <= state.due then state.limits.give_back(state, slots[i]) end
     state.due = math.min(state.due, due - state.interval)
     last = last - 1
   end
-  if state.limits and state.due < before and last <= math.max(state.current, state.void) then
-    state.due = math.min(state.due, state.at)
+  if state.limits and state.due < before and last <= math.max(state.current, state.revoked_through) then
+    state.due = math.min(state.due, state.current_due)
   end
 end
 
 local function set_back(state, length, slots)
-  state.held = state.held + length
-  state.late = state.late + length
+  state.held_total = state.held_total + length
+  state.late_total = state.late_total + length
   if state.limits then state.limits.set_back(state, length, slots) end
 end
 
 local function heal(state, mark)
-  if not mark or (mark[1] <= state.ticket and mark[3] <= state.late) then return 0 end
+  if not mark or (mark[1] <= state.ticket and mark[3] <= state.late_total) then return 0 end
   if mark[1] > state.ticket then
     if state.limits then state.limits.heal(state, mark) end
     state.ticket = mark[1]
     state.due = math.max(state.due, mark[2])
   end
-  local length = math.max(0, mark[3] - state.late)
+  local length = math.max(0, mark[3] - state.late_total)
   moved(state, length)
   set_back(state, length, {})
   return 1
@@ -234,19 +239,19 @@ local function are_last(state, slots)
 end
 
 local function usable(state, command, now)
-  local slots, held = {}, state.held_since
-  if command.generation ~= state.generation or (held and state.held_until > now) then return slots end
+  local slots, held_since = {}, state.held_since
+  if command.generation ~= state.generation or (held_since and state.held_until > now) then return slots end
   for _, slot in ipairs(command.slots) do
     local ticket = slot[1]
     local alive
-    if held then
+    if held_since then
       alive = state.running[ticket] and ticket <= state.current
     else
-      alive = state.void < ticket and ticket <= state.ticket
+      alive = state.revoked_through < ticket and ticket <= state.ticket
     end
     if alive then slots[#slots + 1] = slot end
   end
-  if held and #slots > 0 and not are_last(state, slots) then return {} end
+  if held_since and #slots > 0 and not are_last(state, slots) then return {} end
   return slots
 end
 
@@ -254,7 +259,7 @@ local function end_of(state, slot) return slot[2] + tolerance(state) + credit(st
 
 local function are_late(state, command, slots, now)
   if not command['until'] or #slots == 0 then return false end
-  local elapsed = now - state.held
+  local elapsed = now - state.held_total
   return slots[1][2] <= elapsed and elapsed + command.notice > end_of(state, slots[1])
     and are_last(state, slots)
 end
@@ -262,21 +267,21 @@ end
 local function set_back_for(state, slots, length, now)
   set_back(state, length, slots)
   if state.held_since then state.held_since = now end
-  state.void = math.max(state.void, slots[1][1] - 1)
+  state.revoked_through = math.max(state.revoked_through, slots[1][1] - 1)
 end
 
 -- Grant the listed slots, and return those that were missed.
 local function use(state, command, answer, now)
-  local held, slots = state.held_since, usable(state, command, now)
-  if (held and #slots == 0) or are_too_far(state, command, slots, now) then return {} end
+  local held_since, slots = state.held_since, usable(state, command, now)
+  if (held_since and #slots == 0) or are_too_far(state, command, slots, now) then return {} end
   if are_late(state, command, slots, now) then
     local mark = command.high_water_mark
-    if not mark or mark[3] ~= state.late or now > command['until'] then return {} end
-    local length = now - state.held + command.notice - end_of(state, slots[1])
+    if not mark or mark[3] ~= state.late_total or now > command['until'] then return {} end
+    local length = now - state.held_total + command.notice - end_of(state, slots[1])
     if not (state.limits and state.limits.are_passed(state, slots, length)) then
       set_back_for(state, slots, length, now)
       answer.at_once = 1
-    elseif held then
+    elseif held_since then
       return {}
     end
   end
@@ -284,14 +289,14 @@ local function use(state, command, answer, now)
   for _, slot in ipairs(slots) do
     if slot[2] >= earliest then
       kept[slot[1]] = true
-      if held or not state.held_since then
+      if held_since or not state.held_since then
         answer.granted[#answer.granted + 1] = slot[1]
         grant(state, slot, now, command.lease)
       end
     end
   end
   local missed = {}
-  if held then return missed end
+  if held_since then return missed end
   for _, slot in ipairs(command.slots) do
     if not kept[slot[1]] then
       missed[#missed + 1] = slot

@@ -167,7 +167,8 @@ _FIELDS: Final = (
 _WITH_LIMITS: Final = (*_FIELDS, "dues", "units")
 _STORED: Final = (
     *("generation", "held_since", "running", "interval", "burst", "max_running", "tolerance", "ephemeral"),
-    *("ticket", "due", "current", "at", "void", "held", "held_until", "seen", "late", "error", "error_until"),
+    *("ticket", "due", "current", "current_due", "revoked_through", "held_total", "held_until", "last_now"),
+    *("late_total", "error", "error_until"),
 )
 _LIMITED: Final = ("stepped", "limits")
 _LIMIT: Final = ("most", "window", "unit", "jitter", "used", "ahead")

@@ -84,7 +84,7 @@ local function automatic()
     end
     base = math.min(base, slowest)
     local is_longer = base > state.interval
-    state.auto = { slowest, fastest, math.min(peak, slowest), base, clock_of(state, state.seen), state.ticket }
+    state.auto = { slowest, fastest, math.min(peak, slowest), base, clock_of(state, state.last_now), state.ticket }
     state.interval = base
     if is_longer then revoke_all(state) end
     return length
@@ -95,7 +95,7 @@ local function automatic()
     local slowest, fastest = unpack(bounds)
     local numbers = state.auto
     if not numbers or is_new then
-      numbers = { 0, 0, 0, state.interval, clock_of(state, state.seen), state.ticket }
+      numbers = { 0, 0, 0, state.interval, clock_of(state, state.last_now), state.ticket }
     end
     local base = numbers[3] == 0 and math.min(numbers[4], slowest) or numbers[4]
     state.auto = { slowest, fastest, numbers[3], base, numbers[5], numbers[6] }

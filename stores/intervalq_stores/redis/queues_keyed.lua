@@ -39,8 +39,8 @@ local function common_of(command, known, now, answer)
   if command.op == 'inspect' or command.op == 'drop' then return record, false, record.state ~= nil end
   local is_new = not record.state
   local advance = { op = 'advance', settings = known.settings, attach = command.attach, generation = known.generation,
-    nonce = known.nonce, high_water_mark = known.mark, slots = {}, release = {}, costs = {}, take = 0, notice = 0,
-    reach = 0, lease = 0, error = 0 }
+    nonce = known.nonce, high_water_mark = known.high_water_mark, slots = {}, release = {}, costs = {}, take = 0,
+    notice = 0, reach = 0, lease = 0, error = 0 }
   local what = done(record, advance, opening, now)
   answer.refused, answer.healed = opening.refused, opening.healed
   if what ~= 'keep' then return record, nil, false end
@@ -65,13 +65,13 @@ local function moved(state, common, command, known)
   if known.generation ~= common.generation or command.generation ~= state.generation then return 0 end
   if not shares(common) or not is_plain(state, command.settings) then return 0 end
   for _, slot in ipairs(command.slots) do
-    if slot[1] > state.void then
+    if slot[1] > state.revoked_through then
       local place
       for _, each in ipairs(known.places) do
         if each[1] == slot[1] then place = each end
       end
-      if not place or place[2] <= common.void or place[2] > common.ticket then return 0 end
-      return math.max(0, place[3] + common.held - slot[2] - state.held)
+      if not place or place[2] <= common.revoked_through or place[2] > common.ticket then return 0 end
+      return math.max(0, place[3] + common.held_total - slot[2] - state.held_total)
     end
   end
   return 0
@@ -79,7 +79,7 @@ end
 
 local function is_alone(state, common, now)
   if common.due + common.interval <= clock_of(common, now) then return true end
-  return state ~= nil and state.at + state.held == common.due + common.held
+  return state ~= nil and state.current_due + state.held_total == common.due + common.held_total
 end
 
 local function directly_follows(slot, other, step)
@@ -95,16 +95,18 @@ local function for_one_turn(state, common, command, known, now)
     return
   end
   local step, agreed = settings and settings[1], settings and settings[4]
-  local current, void = 0, 0
-  if state then step, agreed, current, void = state.interval, state.tolerance, state.current, state.void end
+  local current, revoked_through = 0, 0
+  if state then
+    step, agreed, current, revoked_through = state.interval, state.tolerance, state.current, state.revoked_through
+  end
   local most = known.own_pace and 1 or known.weight * math.max(1, math.floor(TURN / step))
   if not known.own_pace and is_alone(state, common, now) then most = MAX_TICKETS end
   local left, valid = {}, {}
   for _, slot in ipairs(command.slots) do
-    if slot[1] <= void and not (state and state.held_since) then left[#left + 1] = slot end
+    if slot[1] <= revoked_through and not (state and state.held_since) then left[#left + 1] = slot end
   end
   for _, slot in ipairs(command.slots) do
-    if slot[1] > void then
+    if slot[1] > revoked_through then
       if #valid > 0 and not directly_follows(valid[#valid], slot, step) then break end
       if #valid >= most and slot[1] > current then break end
       valid[#valid + 1] = slot
@@ -147,10 +149,10 @@ end
 -- of them are granted, and whether the first may be used at once. `reported` is the error of clocks that the key's
 -- record has, which the common one gets, too.
 local function places_of(common, command, known, reach, run, instant, now, reported)
-  local had = known_places(common, known, run)
+  local had, mark = known_places(common, known, run), known.high_water_mark
   local asking = { generation = common.generation, slots = had, release = {}, take = 0, costs = {}, error = reported,
     notice = command.notice, reach = reach, ahead = command.ahead, lease = command.lease,
-    ['until'] = command['until'], high_water_mark = { common.ticket, common.due, known.mark and known.mark[3] or 0 },
+    ['until'] = command['until'], high_water_mark = { common.ticket, common.due, mark and mark[3] or 0 },
     apart = known.weight }
   local answer = new_answer()
   if common.limits then common.limits.age(common) end
@@ -161,7 +163,7 @@ local function places_of(common, command, known, reach, run, instant, now, repor
       if answer.missed[1] ~= had[1][1] then return had, 0, 0 end
       got, granted = taken(answer, common.interval)
     end
-    if got[1] and got[1][2] + common.held >= instant then return got, granted, answer.at_once end
+    if got[1] and got[1][2] + common.held_total >= instant then return got, granted, answer.at_once end
     answer = new_answer()
     if common.limits then common.limits.age(common) end
   end
@@ -226,7 +228,7 @@ local function waiting(state, length, again, current)
   if not state.limits then return end
   local last = current - #again
   if not again[1] or again[1][1] ~= last + 1 then last = current end
-  state.void = math.max(state.void, last)
+  state.revoked_through = math.max(state.revoked_through, last)
 end
 
 -- The record of the key as far as the common one changed it, and what the sender settles in it. Returns those of the
@@ -239,12 +241,12 @@ local function prepared(own, common, command, known)
   end
   command.settled = nil
   for _, slot in ipairs(command.generation == own.state.generation and command.slots or {}) do
-    if slot[1] > own.state.void and slot[1] <= own.state.current then again[#again + 1] = slot end
+    if slot[1] > own.state.revoked_through and slot[1] <= own.state.current then again[#again + 1] = slot end
   end
   local length = moved(own.state, common, command, known)
   if length > 0 then
     local mark = command.high_water_mark
-    if mark and mark[3] == own.state.late then mark[3] = mark[3] + length end
+    if mark and mark[3] == own.state.late_total then mark[3] = mark[3] + length end
     waiting(own.state, length, again, own.state.current)
   end
   return again
@@ -268,7 +270,7 @@ local function advanced(own, common, command, known, now)
   local what = done(own, command, answer, now)
   local run = what and granted_of(command, answer, own.state, own.state.limits or common.limits) or {}
   if #run == 0 then return what, answer, written, places end
-  local instant, slots = run[1][2] + own.state.held, for_common(run, own.state.limits and #own.state.limits or 0)
+  local instant, slots = run[1][2] + own.state.held_total, for_common(run, own.state.limits and #own.state.limits or 0)
   local got, granted, at_once = places_of(common, command, known, reach, slots, instant, now, own.state.error)
   if granted < #run then
     local left, rest = {}, {}
@@ -281,10 +283,10 @@ local function advanced(own, common, command, known, now)
     done(own, command, answer, now)
   end
   local state = own.state
-  local later = got[1] and got[1][2] + common.held - run[1][2] - state.held or 0
+  local later = got[1] and got[1][2] + common.held_total - run[1][2] - state.held_total or 0
   if later > 0 then waiting(state, later, again, current) end
   if state.limits then state.limits.fix(state, { unpack(run, 1, granted) }, current) end
-  if granted > 0 then state.void = math.max(state.void, run[1][1] - 1) end
+  if granted > 0 then state.revoked_through = math.max(state.revoked_through, run[1][1] - 1) end
   if at_once == 0 then answer.at_once = 0 end
   places = {}
   for i, slot in ipairs(run) do

@@ -60,14 +60,6 @@ local function new_limits()
     return 2 + 3 * count + edges
   end
 
-  -- The version of the layout that a record with these limits needs.
-  function limits.layout()
-    for _, limit in ipairs(limits) do
-      if limit.edge then return WITHOUT_AUTO end
-    end
-    return WITHOUT_EDGES
-  end
-
   local function written_cells(cells, width, name)
     local parts = {}
     for i = 1, #cells do parts[i] = written(cells[i], name) .. (i % width == 0 and ';' or ':') end
@@ -146,8 +138,8 @@ local function new_limits()
   -- The time until which the units of a cell count, given its end; both on the queue's clock.
   local function expiry(limit, state, stop)
     if not limit.edge then return stop + span(limit, state) end
-    local at = stop + state.held + limit.jitter + lateness(state)
-    return next_edge(limit, at) - state.held + state.error
+    local at = stop + state.held_total + limit.jitter + lateness(state)
+    return next_edge(limit, at) - state.held_total + state.error
   end
 
   local function end_of_cell(limit, due)
@@ -241,24 +233,24 @@ local function new_limits()
   end
 
   function limits.age(state)
-    local clock, lag = clock_of(state, state.seen), state.held + state.stepped
+    local clock, lag = clock_of(state, state.last_now), state.held_total + state.stepped
     local over = clock - lateness(state)
     for _, limit in ipairs(limits) do
       move(limit, over, lag)
       local used = limit.used
       if used[1] and expiry(limit, state, used[1] - lag) <= over then
         limit.used = only(used, 3, function(stop, due)
-          return expiry(limit, state, stop - lag) > over or due > state.at
+          return expiry(limit, state, stop - lag) > over or due > state.current_due
         end)
       end
     end
   end
 
   function limits.hold(state)
-    local are_others = math.max(state.current, state.void) < state.ticket
+    local are_others = math.max(state.current, state.revoked_through) < state.ticket
     for _, limit in ipairs(limits) do
-      local last = end_of_cell(limit, state.at) - (are_others and limit.cell or 0)
-      move(limit, last, state.held + state.stepped)
+      local last = end_of_cell(limit, state.current_due) - (are_others and limit.cell or 0)
+      move(limit, last, state.held_total + state.stepped)
     end
   end
 
@@ -271,7 +263,7 @@ local function new_limits()
   end
 
   function limits.set_back(state, length, slots)
-    local over, lag = clock_of(state, state.seen) - lateness(state), state.held + state.stepped
+    local over, lag = clock_of(state, state.last_now) - lateness(state), state.held_total + state.stepped
     for n, limit in ipairs(limits) do
       local used, ahead, known = limit.used, limit.ahead, {}
       for i = 1, #used, 3 do
@@ -309,7 +301,7 @@ local function new_limits()
 
   -- The room of one limit, for consecutive slots. `first`: the first cell that still counts.
   local function new_window(limit, state)
-    local cells, counted = cells_of(limit, state.held + state.stepped), 0
+    local cells, counted = cells_of(limit, state.held_total + state.stepped), 0
     for i = 2, #cells, 2 do counted = counted + cells[i] end
     return { limit = limit, state = state, cells = cells, size = #cells, first = 1, counted = counted }
   end
@@ -371,7 +363,7 @@ local function new_limits()
   end
 
   function limits.give_back(state, slot)
-    local at = slot[2] + state.held + state.stepped
+    local at = slot[2] + state.held_total + state.stepped
     for n, limit in ipairs(limits) do
       local units = of_each(n, slot[3] or 1, units_of(slot))
       local fixed = slot[1] <= state.current and fixed_cell(limit, at)
@@ -383,7 +375,7 @@ local function new_limits()
   -- Slots of a key that are granted for the first time, those behind `current`, stay where they are by the server's
   -- clock: see intervalq/_spec/keys/fixed.py.
   function limits.fix(state, slots, current)
-    local lag = state.held + state.stepped
+    local lag = state.held_total + state.stepped
     for n, limit in ipairs(limits) do
       for _, slot in ipairs(slots) do
         local units = of_each(n, slot[3] or 1, units_of(slot))
@@ -397,7 +389,7 @@ local function new_limits()
 
   -- As `settle`, for slots that were fixed.
   function limits.settle_fixed(state, settled)
-    local lag, over = state.held + state.stepped, clock_of(state, state.seen) - lateness(state)
+    local lag, over = state.held_total + state.stepped, clock_of(state, state.last_now) - lateness(state)
     for n, limit in ipairs(limits) do
       for _, each in ipairs(settled) do
         local at, more = each[1] + each[2], each[n + 2] or 0
@@ -425,7 +417,7 @@ local function new_limits()
   end
 
   function limits.settle(state, settled)
-    local lag, over = state.held + state.stepped, clock_of(state, state.seen) - lateness(state)
+    local lag, over = state.held_total + state.stepped, clock_of(state, state.last_now) - lateness(state)
     for n, limit in ipairs(limits) do
       for _, each in ipairs(settled) do
         local stop, more, used, ahead = end_of_cell(limit, each[1]), each[n + 2] or 0, limit.used, limit.ahead
@@ -450,7 +442,7 @@ local function new_limits()
 
   function limits.revoke(state)
     for _, limit in ipairs(limits) do
-      local ahead, last = limit.ahead, end_of_cell(limit, state.at)
+      local ahead, last = limit.ahead, end_of_cell(limit, state.current_due)
       for i = #ahead - 1, 1, -2 do
         if ahead[i] <= last then break end
         ahead[i], ahead[i + 1], ahead.changed = nil, nil, true
@@ -466,7 +458,7 @@ local function new_limits()
   end
 
   function limits.prolong(state, length)
-    local lag = state.held + state.stepped
+    local lag = state.held_total + state.stepped
     for _, limit in ipairs(limits) do
       local used = { changed = true }
       for i = 1, #limit.used, 3 do put(used, limit.used[i] + length, limit.used[i + 1], limit.used[i + 2]) end
@@ -481,20 +473,20 @@ local function new_limits()
   local function is_among_edges(limit, state, length)
     local ahead = limit.ahead
     if not limit.edge or not ahead[1] then return false end
-    local first = math.min(ahead[1] - limit.cell, clock_of(state, state.seen)) + math.min(0, length)
+    local first = math.min(ahead[1] - limit.cell, clock_of(state, state.last_now)) + math.min(0, length)
     local last = ahead[#ahead - 1] + limit.jitter + lateness(state) + math.max(0, length)
-    return next_edge(limit, first + state.held + 1) < last + state.held
+    return next_edge(limit, first + state.held_total + 1) < last + state.held_total
   end
 
   -- Prepare for a hold of this length, which moves slots. Returns whether those that aren't granted must be counted
   -- anew; if so, the units of granted ones stay in their windows.
   function limits.moved(state, length)
     local are_among = false
-    if math.max(state.current, state.void) == state.ticket then return false end
+    if math.max(state.current, state.revoked_through) == state.ticket then return false end
     for _, limit in ipairs(limits) do are_among = are_among or is_among_edges(limit, state, length) end
     if not are_among then return false end
     for _, limit in ipairs(limits) do
-      if limit.edge then move(limit, end_of_cell(limit, state.at), state.held + state.stepped) end
+      if limit.edge then move(limit, end_of_cell(limit, state.current_due), state.held_total + state.stepped) end
     end
     return true
   end
@@ -504,9 +496,9 @@ local function new_limits()
     local late = lateness(state)
     for _, limit in ipairs(limits) do
       if limit.edge then
-        local kept = late + within(limit, state.seen - late - limit.edge)
+        local kept = late + within(limit, state.last_now - late - limit.edge)
         if within(limit, now - limit.edge) > kept then
-          put(limit.used, state.seen + state.stepped, limit.most, -FOREVER)
+          put(limit.used, state.last_now + state.stepped, limit.most, -FOREVER)
         end
       end
     end
@@ -515,7 +507,7 @@ local function new_limits()
   -- Whether a unit would count in another window if the queue's clock were set back by this length.
   function limits.are_passed(state, slots, length)
     local function is_passed(limit, stop)
-      local at = stop + state.held + limit.jitter + lateness(state)
+      local at = stop + state.held_total + limit.jitter + lateness(state)
       return next_edge(limit, at) ~= next_edge(limit, at + length)
     end
     for _, limit in ipairs(limits) do
@@ -546,7 +538,8 @@ local function new_limits()
         limit.used[i] = is_due and source.cell ~= limit.cell and end_of_cell(limit, used[i] - 1) or used[i]
       end
       for i = 1, #ahead, 2 do
-        local stop = source.cell == limit.cell and ahead[i] or end_of_cell(limit, math.min(ahead[i] - 1, state.at))
+        local stop = source.cell == limit.cell and ahead[i]
+          or end_of_cell(limit, math.min(ahead[i] - 1, state.current_due))
         put(limit.ahead, stop, ahead[i + 1])
       end
     end

@@ -12,12 +12,13 @@
 --            burst, max_running      whole numbers
 --            ephemeral               0 or 1
 --            ticket, current         tickets, whole numbers
---            void                    revoked_through, a ticket
---            due, at                 microseconds on the queue's clock; at: current_due
---            held, late, error       lengths in microseconds; held: held_total, late: late_total
+--            revoked_through         a ticket
+--            due, current_due        microseconds on the queue's clock
+--            held_total, late_total, error
+--                                    lengths in microseconds
 --            held_since              microseconds on the server's clock; empty: not held
---            held_until, error_until, seen
---                                    microseconds on the server's clock; seen: last_now
+--            held_until, error_until, last_now
+--                                    microseconds on the server's clock
 --            running:TICKET          when the lease of a running job lapses, microseconds on the server's
 --                                    clock; only with max_running
 --            stepped                 microseconds; this and all that follows: only with limits
@@ -31,8 +32,8 @@
 --                                    granted slots of a key, which don't move with it
 --            auto                    SLOWEST:FASTEST:PEAK:BASE:CUT_AT:CUT_TICKET; only if the interval finds the
 --                                    server's limit; microseconds, CUT_AT on the queue's clock
---          A record of layout 1 has no late, error and error_until: they are 0. One without limits has layout 2,
---          one with limits has layout 3, one with an edge has layout 4, and one with auto has layout 5.
+--          Up to layout 5, some fields had other names (see `read` in queues.lua); layout 1 had no late_total, error
+--          and error_until. The step that first writes such a record removes them.
 --          Leases are in the same key, which is moved, evicted and expired as a whole. A cluster that is moving a
 --          slot serves commands with one key, but refuses those with two of which one is missing.
 --          The record of a key under one rate is intervalq:{QUEUE:KEY}, and in a cluster intervalq:{QUEUE}:{KEY}, in
@@ -53,17 +54,15 @@
 -- round to 14 digits. The server doesn't roll back a script that fails, so every check comes before the first write.
 
 local FOREVER = 9007199254740991
-local LAYOUT = 5
-local WITHOUT_AUTO = 4
-local WITHOUT_EDGES = 3
-local WITHOUT_LIMITS = 2
+local LAYOUT = 6
 local MAX_TICKETS = 1000
 
 -- Fields of the record that are whole numbers, and below their minimums (a clock may read anything). The first ones are
 -- the settings, in the order of the command; answers have all of them in this order.
 local NUMBERS = {
   'interval', 'burst', 'max_running', 'tolerance', 'ephemeral',
-  'ticket', 'due', 'current', 'at', 'void', 'held', 'held_until', 'seen', 'late', 'error', 'error_until',
+  'ticket', 'due', 'current', 'current_due', 'revoked_through', 'held_total', 'held_until', 'last_now', 'late_total',
+  'error', 'error_until',
 }
 local MINIMUM = { 1, 1, 0, 0, 0, 0, -FOREVER, 0, -FOREVER, 0, -FOREVER, -FOREVER, -FOREVER, 0, 0, -FOREVER }
 local SETTINGS = 5
@@ -101,7 +100,7 @@ local function is_text(bytes)
   return not string.find(bytes, '[\128-\255]')
 end
 
-local function clock_of(state, now) return (state.held_since or now) - state.held end
+local function clock_of(state, now) return (state.held_since or now) - state.held_total end
 
 local function full(state) return state.max_running > 0 and state.leases >= state.max_running end
 

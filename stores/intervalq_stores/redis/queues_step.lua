@@ -26,10 +26,9 @@ local function keep(state, stored, more, is_new, lapses)
   local held_since = state.held_since and written(state.held_since, 'held_since') or ''
   if is_new or held_since ~= stored.held_since then put('held_since', held_since) end
   local has_others = state.has_others
-  if is_new then put('generation', state.generation) end
-  if is_new or has_others then
-    local layout = state.auto and LAYOUT or state.limits and state.limits.layout() or WITHOUT_LIMITS
-    put('version', written(layout, 'version'))
+  if is_new then
+    put('generation', state.generation)
+    put('version', written(LAYOUT, 'version'))
   end
   if state.limits then state.limits.write(state, stored, put, is_new or has_others) end
   local auto = state.auto and automatic().written(state)
@@ -76,8 +75,9 @@ local function reply(answer, state, now)
       running[#running + 1], running[#running + 2] = ticket, lapse
     end
     record = { state.generation, state.held_since or '', running, state.interval, state.burst, state.max_running,
-      state.tolerance, state.ephemeral, state.ticket, state.due, state.current, state.at, state.void, state.held,
-      state.held_until, state.seen, state.late, state.error, state.error_until }
+      state.tolerance, state.ephemeral, state.ticket, state.due, state.current, state.current_due,
+      state.revoked_through, state.held_total, state.held_until, state.last_now, state.late_total, state.error,
+      state.error_until }
   end
   local reply = { now, answer.refused, answer.healed, answer.woken, answer.granted, answer.missed, answer.at_once,
     answer.first, answer.due, answer.count, answer.costs, answer.begun, record }

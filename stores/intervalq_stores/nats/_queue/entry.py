@@ -28,7 +28,6 @@ from intervalq.rules import (
     Settings,
     Settled,
     Slot,
-    layout_of,
 )
 from intervalq_stores.nats._queue.step import Entry, Full, Plain, fingerprint, others
 
@@ -43,6 +42,9 @@ _LAYOUT: Final = 5
 
 Layout 3 added limits, layout 4 the edges of limits, layout 5 automatic intervals. An entry has the oldest
 layout that it needs."""
+
+_PLAIN: Final = 2
+"""The layout of an entry without any of these."""
 
 _BEFORE: Final = 6
 """The number of parts of a plain entry of layout 1."""
@@ -81,21 +83,27 @@ def written(step: Plain | Full) -> str:
         now = "null" if step.now is None else step.now
         ahead = "null" if step.ahead is None else step.ahead
         behind = "" if step.last is None else f",{step.last},{step.notice}"
-        return f"[{layout_of(())},{now},{step.take},{step.reach},{generation},{slots},{ahead}{behind}]"
+        return f"[{_PLAIN},{now},{step.take},{step.reach},{generation},{slots},{ahead}{behind}]"
     command = step.command
-    settings = command.settings
-    layout = layout_of(()) if settings is None else layout_of(settings.limits, settings.auto)
-    if isinstance(command, Configure) and command.limits is not None:
-        layout = max(layout, 3, layout_of(command.limits))
-    if (isinstance(command, Configure) and command.auto) or (isinstance(command, Hold) and command.refusal):
-        layout = _LAYOUT
-    fields: dict[str, Any] = {"v": layout, **command.to_dict()}
+    fields: dict[str, Any] = {"v": _layout_of(command), **command.to_dict()}
     if step.now is not None:
         fields["now"] = step.now
     if step.reset:
         fields["reset"] = True
     text = json.dumps(fields, separators=(",", ":"))
     return f"z{base64.b64encode(zlib.compress(text.encode())).decode()}" if len(text) > _LONG else text
+
+
+def _layout_of(command: Command) -> int:
+    settings = command.settings
+    limits, auto = (None, None) if settings is None else (settings.limits or None, settings.auto)
+    if isinstance(command, Configure):
+        limits, auto = limits if command.limits is None else command.limits, auto or command.auto
+    if auto is not None or (isinstance(command, Hold) and command.refusal):
+        return _LAYOUT
+    if limits is None:
+        return _PLAIN
+    return 4 if any(limit.edge is not None for limit in limits) else 3
 
 
 def entry(message: Msg) -> Entry:

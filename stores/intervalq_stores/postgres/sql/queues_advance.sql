@@ -7,7 +7,7 @@ language plpgsql immutable
 as $$
 declare
     r intervalq.queues := a.state;
-    held constant boolean := r.held_since is not null;
+    is_held constant boolean := r.held_since is not null;
     listed constant jsonb := command -> 'slots';
     slots constant jsonb := case when known then intervalq._usable(r, listed, now) else '[]' end;
     due bigint := slots -> 0 ->> 1;
@@ -18,7 +18,7 @@ declare
     cost bigint;
     kept bigint[] := '{}';
 begin
-    if held and slots = '[]' then
+    if is_held and slots = '[]' then
         return a;
     end if;
     if (slots -> 0 ->> 0)::bigint > r.current and due > intervalq._clock(r, now) + (command ->> 'ahead')::bigint then
@@ -28,15 +28,15 @@ begin
         and intervalq._are_last(slots, r.current)
     then
         if now > (command ->> 'until')::bigint
-            or (command -> 'high_water_mark' ->> 2)::bigint is distinct from r.late
+            or (command -> 'high_water_mark' ->> 2)::bigint is distinct from r.late_total
         then
             return a;  -- a duplicate, or sent before its sender knew of a late grant: it will ask again
         end if;
-        overdue := now - r.held + notice - intervalq._ends(r, due);
+        overdue := now - r.held_total + notice - intervalq._ends(r, due);
         if r.limits is null or not intervalq._are_passed(r, slots, overdue) then
             r := intervalq._set_back_for(r, slots, overdue, now);
             a.at_once := true;
-        elsif held then
+        elsif is_held then
             return a;
         end if;
     end if;
@@ -46,7 +46,7 @@ begin
         continue when due < earliest;
         t := slots -> i ->> 0;
         kept := kept || t;
-        if held or r.held_since is null then  -- each may be the last one that the limit allows
+        if is_held or r.held_since is null then  -- each may be the last one that the limit allows
             cost := slots -> i ->> 2;
             if cost > 1 then
                 -- The end of a ticket that was issued with a shorter interval may overflow.
@@ -57,7 +57,7 @@ begin
         end if;
     end loop;
     a.state := r;
-    if not held and cardinality(kept) < jsonb_array_length(listed) then
+    if not is_held and cardinality(kept) < jsonb_array_length(listed) then
         for i in 0 .. jsonb_array_length(listed) - 1 loop
             t := listed -> i ->> 0;
             if t <> all (kept) then
@@ -162,7 +162,7 @@ declare
     r intervalq.queues := a.state;
     mark constant jsonb := command -> 'high_water_mark';
 begin
-    if (mark ->> 0)::bigint > r.ticket or (mark ->> 2)::bigint > r.late then
+    if (mark ->> 0)::bigint > r.ticket or (mark ->> 2)::bigint > r.late_total then
         a.healed := true;
         r := intervalq._heal(r, mark);
     end if;

@@ -29,8 +29,8 @@ begin
     if r.limits is not null then
         r := intervalq._uncount_behind(r);
     end if;
-    r.void := r.ticket;
-    r.due := r.at;
+    r.revoked_through := r.ticket;
+    r.due := r.current_due;
     return r;
 end
 $$;
@@ -75,7 +75,6 @@ begin
     if has_others then
         r := intervalq._respread(r, given);
     end if;
-    r.version := case when r.auto is null then intervalq._layout_of(r.limits) else 5 end;
     r.max_running := coalesce((command ->> 'max_running')::bigint, r.max_running);
     if r.max_running = 0 then
         r.running := '{}';
@@ -126,6 +125,7 @@ declare
     r intervalq.queues;
 begin
     r.name := queue;
+    r.version := 6;
     r.generation := command ->> 'nonce';
     r.interval := settings ->> 0;
     r.burst := settings ->> 1;
@@ -137,14 +137,14 @@ begin
     -- then the new record begins with one quiet interval. Else the queue is new, and has been idle.
     r.due := now - case when command ? 'generation' then 0 else r.burst * r.interval end;
     r.current := 0;
-    r.at := r.due;
-    r.void := 0;
-    r.held := 0;
+    r.current_due := r.due;
+    r.revoked_through := 0;
+    r.held_total := 0;
     r.held_until := 0;
-    r.seen := now;
+    r.last_now := now;
     r.running := '{}';
     r.leases := '{}';
-    r.late := 0;
+    r.late_total := 0;
     r.error := 0;
     r.error_until := 0;
     if jsonb_array_length(settings) > 5 then
@@ -154,13 +154,12 @@ begin
     if command ? 'settings_auto' then
         r := intervalq._adapted(r, command -> 'settings_auto', true);
     end if;
-    r.version := case when r.auto is null then intervalq._layout_of(r.limits) else 5 end;
     return r;
 end
 $$;
 
 
--- intervalq._read: the record of a queue, checked, with layout 2 to 5; nulls if there is none. It is locked until
+-- intervalq._read: the record of a queue, checked, with the present layout; nulls if there is none. It is locked until
 -- the end of the transaction, unless the command only reads.
 create or replace function intervalq._read(queue text, op text, creates boolean) returns intervalq.queues
 language plpgsql volatile
@@ -184,18 +183,13 @@ begin
     end if;
     if not found then
         return r;
-    elsif r.version > 5 then
-        raise exception 'the record has layout %, this schema knows up to 5', r.version
+    elsif r.version > 6 then
+        raise exception 'the record has layout %, this schema knows up to 6', r.version
             using errcode = 'IQ002';
-    elsif r.version = 1 then
-        r.version := 2;
-        r.late := 0;
-        r.error := 0;
-        r.error_until := 0;
-    end if;
-    if r.version < 1 or not intervalq._sound(r) then
+    elsif r.version < 1 or not intervalq._sound(r) then
         raise exception 'broken record' using errcode = 'IQ001';
     end if;
+    r.version := 6;
     return r;
 end
 $$;
@@ -214,15 +208,16 @@ begin
         update intervalq.queues q set
             version = r.version, generation = r.generation, interval = r.interval, burst = r.burst,
             max_running = r.max_running, tolerance = r.tolerance, ephemeral = r.ephemeral,
-            ticket = r.ticket, due = r.due, current = r.current, at = r.at, void = r.void, held = r.held,
-            held_since = r.held_since, held_until = r.held_until, seen = r.seen, running = r.running,
-            leases = r.leases, late = r.late, error = r.error, error_until = r.error_until,
+            ticket = r.ticket, due = r.due, current = r.current, current_due = r.current_due,
+            revoked_through = r.revoked_through, held_total = r.held_total, held_since = r.held_since,
+            held_until = r.held_until, last_now = r.last_now, running = r.running, leases = r.leases,
+            late_total = r.late_total, error = r.error, error_until = r.error_until,
             limits = r.limits, stepped = r.stepped, auto = r.auto
         where q.name = r.name;
     else
         insert into intervalq.queues select r.*;
         if sweeps then
-            perform intervalq._sweep(r.seen);
+            perform intervalq._sweep(r.last_now);
         end if;
     end if;
 end
@@ -313,7 +308,7 @@ declare
     was_held boolean;
     now bigint;
 begin
-    if layout <> 5 then
+    if layout <> 6 then
         raise exception 'no function for records of layout %', layout using errcode = '42883';
     end if;
     r := intervalq._read(queue, op, command ? 'settings' and op <> 'drop');

@@ -5,8 +5,7 @@
 create or replace function intervalq._sound_auto(r intervalq.queues) returns boolean
 language sql immutable
 return coalesce(
-    r.version = 5
-    and array_ndims(r.auto) = 1 and array_lower(r.auto, 1) = 1 and cardinality(r.auto) = 6
+    array_ndims(r.auto) = 1 and array_lower(r.auto, 1) = 1 and cardinality(r.auto) = 6
     and r.auto[1] <= 86400000000
     and r.auto[2] between 1 and r.auto[1]
     and r.auto[4] between 1 and 86400000000
@@ -96,7 +95,7 @@ begin
             r.auto[3] := least(refused, r.auto[1]);
             r.auto[4] := least(refused + (refused + 10) / 11, r.auto[1]);
         end if;
-        r.auto[5] := intervalq._clock(r, r.seen);
+        r.auto[5] := intervalq._clock(r, r.last_now);
         r.auto[6] := r.ticket;
         r.interval := r.auto[4];
         if r.interval > before then
@@ -119,7 +118,7 @@ declare
     fastest constant bigint := bounds ->> 1;
 begin
     if anew or r.auto is null then
-        r.auto := array[0, 0, 0, r.interval, intervalq._clock(r, r.seen), r.ticket];
+        r.auto := array[0, 0, 0, r.interval, intervalq._clock(r, r.last_now), r.ticket];
     end if;
     r.auto[1] := slowest;
     r.auto[2] := fastest;

@@ -69,7 +69,7 @@ begin
         l := r.limits[k];
         units := taken[k];
         continue when units = 0;
-        place := case when is_granted then intervalq._fixed(l, (slot ->> 1)::bigint + r.held + r.stepped) end;
+        place := case when is_granted then intervalq._fixed(l, (slot ->> 1)::bigint + r.held_total + r.stepped) end;
         if place is not null then
             r.limits[k].used := intervalq._added(l.used, 3, place, -units);
             continue;
@@ -115,9 +115,9 @@ create or replace function intervalq._correct(r intervalq.queues, settled jsonb)
 language plpgsql immutable
 as $$
 declare
-    lag constant bigint := r.held + r.stepped;
+    lag constant bigint := r.held_total + r.stepped;
     late constant bigint := intervalq._lateness(r);
-    over constant bigint := intervalq._clock(r, r.seen) - late;
+    over constant bigint := intervalq._clock(r, r.last_now) - late;
     l intervalq._limit;
     ends bigint;
     at bigint;  -- the earliest time on the server's clock at which its cell ended
@@ -133,7 +133,7 @@ begin
             at := ends + (settled -> i ->> 1)::bigint;
             continue when coalesce(more, 0) = 0 
                 or intervalq._expiry(
-                    at - lag, l.edge, l.window, l.jitter + late, r.held, r.error
+                    at - lag, l.edge, l.window, l.jitter + late, r.held_total, r.error
                 ) <= over;
             part := (
                 select min(n) from generate_series(1, cardinality(l.used), 3) as n
@@ -168,7 +168,7 @@ begin
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         n := cardinality(l.ahead);
-        while l.ahead[n - 1] > intervalq._cell_end(r.at, intervalq._cell(l)) loop
+        while l.ahead[n - 1] > intervalq._cell_end(r.current_due, intervalq._cell(l)) loop
             n := n - 2;
         end loop;
         r.limits[k].ahead := l.ahead[:n];
@@ -230,7 +230,7 @@ returns intervalq.queues
 language plpgsql immutable
 as $$
 declare
-    over constant bigint := intervalq._clock(r, r.seen) - intervalq._lateness(r);
+    over constant bigint := intervalq._clock(r, r.last_now) - intervalq._lateness(r);
     l intervalq._limit;
     back bigint[];
     stays bigint[];
@@ -255,7 +255,7 @@ begin
         back := '{}';
         for i in 0 .. jsonb_array_length(slots) - 1 loop
             units := (intervalq._taken_by(r, slots -> i))[k];
-            at := (slots -> i ->> 1)::bigint + r.held + r.stepped;
+            at := (slots -> i ->> 1)::bigint + r.held_total + r.stepped;
             place := case
                 when units > 0 and (slots -> i ->> 0)::bigint <= r.current then intervalq._fixed(l, at - length)
             end;
@@ -294,7 +294,7 @@ begin
             l.used[i] := l.used[i] + length;
         end loop;
         l.used := intervalq._put_used('{}', l.used);
-        l.used := intervalq._put_used(l.used, intervalq._as_used(l.ahead, r.held + r.stepped + length));
+        l.used := intervalq._put_used(l.used, intervalq._as_used(l.ahead, r.held_total + r.stepped + length));
         l.ahead := '{}';
         r.limits[k] := l;
     end loop;
@@ -345,7 +345,7 @@ declare
     cells bigint[] := '{}';    -- the cells of all limits; each limit's are followed by space for the new slots
     firsts integer[] := '{}';  -- for each limit: the first place in `cells` that still counts,
     lasts integer[] := '{}';   -- and the last one
-    held bigint[] := '{}';     -- the units between them
+    counted bigint[] := '{}';  -- the units between them
     edges bigint[] := '{}';    -- with `widths` and `delays`, when units expire: see `_expiry`
     widths bigint[] := '{}';
     delays bigint[] := '{}';
@@ -360,10 +360,10 @@ declare
 begin
     for k in 1 .. kinds loop
         l := r.limits[k];
-        counting := intervalq._counting(l, r.held + r.stepped);
+        counting := intervalq._counting(l, r.held_total + r.stepped);
         firsts[k] := cardinality(cells) + 1;
         lasts[k] := cardinality(cells) + cardinality(counting);
-        held[k] := (select coalesce(sum(counting[i]), 0) from generate_series(2, cardinality(counting), 2) as i);
+        counted[k] := (select coalesce(sum(counting[i]), 0) from generate_series(2, cardinality(counting), 2) as i);
         edges[k] := l.edge;
         widths[k] := l.window;
         delays[k] := l.jitter + intervalq._lateness(r);
@@ -378,10 +378,10 @@ begin
             continue when units = 0;
             at := case i when 0 then least(due, clock) else due end;
             while firsts[k] < lasts[k] loop
-                over := intervalq._expiry(cells[firsts[k]], edges[k], widths[k], delays[k], r.held, r.error);
-                exit when over > at and held[k] + units <= most[k];
+                over := intervalq._expiry(cells[firsts[k]], edges[k], widths[k], delays[k], r.held_total, r.error);
+                exit when over > at and counted[k] + units <= most[k];
                 at := greatest(at, over);
-                held[k] := held[k] - cells[firsts[k] + 1];
+                counted[k] := counted[k] - cells[firsts[k] + 1];
                 firsts[k] := firsts[k] + 2;
             end loop;
             delayst := greatest(delayst, at);
@@ -396,7 +396,7 @@ begin
             continue when units = 0;
             cells[lasts[k] + 1:lasts[k] + 2] := array[intervalq._cell_end(due, lengths[k]), units];
             lasts[k] := lasts[k] + 2;
-            held[k] := held[k] + units;
+            counted[k] := counted[k] + units;
         end loop;
         due := due + coalesce(costs[i], 1) * r.interval;
     end loop;

@@ -7,21 +7,21 @@ create or replace function intervalq._moved(r intervalq.queues, length bigint) r
 language plpgsql immutable
 as $$
 declare
-    clock constant bigint := intervalq._clock(r, r.seen);
+    clock constant bigint := intervalq._clock(r, r.last_now);
     late constant bigint := intervalq._lateness(r);
     l intervalq._limit;
     are_among boolean := false;
     first bigint;
     last bigint;
 begin
-    if greatest(r.current, r.void) = r.ticket then
+    if greatest(r.current, r.revoked_through) = r.ticket then
         return r;
     end if;
     foreach l in array r.limits loop
         continue when l.edge is null or l.ahead = '{}';
         first := least(l.ahead[1] - intervalq._cell(l), clock) + least(0, length);
         last := l.ahead[cardinality(l.ahead) - 1] + l.jitter + late + greatest(0, length);
-        are_among := are_among or intervalq._next_edge(first + r.held + 1, l.edge, l.window) < last + r.held;
+        are_among := are_among or intervalq._next_edge(first + r.held_total + 1, l.edge, l.window) < last + r.held_total;
     end loop;
     if not are_among then
         return r;
@@ -29,7 +29,7 @@ begin
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         continue when l.edge is null;
-        r.limits[k] := intervalq._stayed(l, intervalq._cell_end(r.at, intervalq._cell(l)), r.held + r.stepped);
+        r.limits[k] := intervalq._stayed(l, intervalq._cell_end(r.current_due, intervalq._cell(l)), r.held_total + r.stepped);
     end loop;
     return intervalq._revoke_all(r);
 end
@@ -46,14 +46,14 @@ declare
     l intervalq._limit;
     kept bigint;
 begin
-    r := intervalq._moved(r, now - r.seen);
+    r := intervalq._moved(r, now - r.last_now);
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         continue when l.edge is null;
-        kept := late + ((r.seen - late - l.edge) % l.window + l.window) % l.window;
+        kept := late + ((r.last_now - late - l.edge) % l.window + l.window) % l.window;
         if ((now - l.edge) % l.window + l.window) % l.window > kept then
             r.limits[k].used := intervalq._put_used(
-                l.used, array[r.seen + r.stepped, l.most, -9007199254740991]
+                l.used, array[r.last_now + r.stepped, l.most, -9007199254740991]
             );
         end if;
     end loop;
@@ -76,7 +76,7 @@ begin
     foreach l in array r.limits loop
         continue when l.edge is null;
         for i in 1 .. cardinality(l.ahead) by 2 loop
-            at := l.ahead[i] + r.held + l.jitter + late;
+            at := l.ahead[i] + r.held_total + l.jitter + late;
             if intervalq._next_edge(at, l.edge, l.window)
                 <> intervalq._next_edge(at + length, l.edge, l.window)
             then
@@ -84,7 +84,7 @@ begin
             end if;
         end loop;
         for i in 0 .. jsonb_array_length(slots) - 1 loop
-            at := intervalq._cell_end((slots -> i ->> 1)::bigint, intervalq._cell(l)) + r.held + l.jitter + late;
+            at := intervalq._cell_end((slots -> i ->> 1)::bigint, intervalq._cell(l)) + r.held_total + l.jitter + late;
             if intervalq._next_edge(at, l.edge, l.window)
                 <> intervalq._next_edge(at + length, l.edge, l.window)
             then

@@ -69,8 +69,9 @@ end;
 
 
 -- intervalq._turn: those of the listed slots that the key may take in this step, if the common queue grants them.
-create or replace function intervalq._turn(slots jsonb, most bigint, step bigint, current bigint, void bigint)
-returns jsonb
+create or replace function intervalq._turn(
+    slots jsonb, most bigint, step bigint, current bigint, revoked_through bigint
+) returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -80,7 +81,7 @@ declare
     valid jsonb := '[]';
 begin
     for slot in select e.value from jsonb_array_elements(slots) with ordinality as e (value, n) order by e.n loop
-        continue when (slot ->> 0)::bigint <= void;
+        continue when (slot ->> 0)::bigint <= revoked_through;
         exit when last is not null and (
             (slot ->> 0)::bigint <> (last ->> 0)::bigint + 1
             or (slot ->> 1)::bigint <> (last ->> 1)::bigint + intervalq._cost(last)::numeric * step
@@ -107,7 +108,7 @@ declare
     own_pace constant boolean := known -> 'own_pace';
     step constant bigint := coalesce(r.interval, (settings ->> 0)::bigint);
     agreed constant bigint := coalesce(r.tolerance, (settings ->> 3)::bigint);
-    void constant bigint := coalesce(r.void, 0);
+    revoked_through constant bigint := coalesce(r.revoked_through, 0);
     most bigint := 1;
     left_out jsonb := '[]';
     valid jsonb;
@@ -123,16 +124,16 @@ begin
     if not own_pace then
         most := (known ->> 'weight')::bigint * greatest(1, 5000 / step);
         if common.due + common.interval <= intervalq._clock(common, now)
-            or not is_new and r.at + r.held = common.due + common.held
+            or not is_new and r.current_due + r.held_total = common.due + common.held_total
         then
             most := 1000;  -- it takes slots alone
         end if;
     end if;
-    valid := intervalq._turn(command -> 'slots', most, step, coalesce(r.current, 0), void);
+    valid := intervalq._turn(command -> 'slots', most, step, coalesce(r.current, 0), revoked_through);
     if r.held_since is null then
         select coalesce(jsonb_agg(e.value order by e.n), '[]') into left_out
         from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
-        where (e.value ->> 0)::bigint <= void;
+        where (e.value ->> 0)::bigint <= revoked_through;
     end if;
     return command || jsonb_build_object(
         'slots', left_out || valid,
@@ -154,7 +155,7 @@ language sql immutable
 return (
     select coalesce(jsonb_agg(e.value order by e.n), '[]')
     from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
-    where command ->> 'generation' = r.generation and (e.value ->> 0)::bigint > r.void
+    where command ->> 'generation' = r.generation and (e.value ->> 0)::bigint > r.revoked_through
         and (e.value ->> 0)::bigint <= r.current
 );
 
@@ -182,13 +183,13 @@ begin
         return r;
     end if;
     select e.value into slot from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
-    where (e.value ->> 0)::bigint > r.void order by e.n limit 1;
+    where (e.value ->> 0)::bigint > r.revoked_through order by e.n limit 1;
     select e.value into place from jsonb_array_elements(known -> 'places') with ordinality as e (value, n)
     where e.value -> 0 = slot -> 0 order by e.n desc limit 1;
-    if place is null or (place ->> 1)::bigint <= common.void or (place ->> 1)::bigint > common.ticket then
+    if place is null or (place ->> 1)::bigint <= common.revoked_through or (place ->> 1)::bigint > common.ticket then
         return r;
     end if;
-    length := greatest(0, (place ->> 2)::bigint + common.held - (slot ->> 1)::bigint - r.held);
+    length := greatest(0, (place ->> 2)::bigint + common.held_total - (slot ->> 1)::bigint - r.held_total);
     if length > 0 then
         r := intervalq._waited(r, length, again, r.current);
     end if;
@@ -279,7 +280,7 @@ declare
         'op', 'advance', 'generation', common.generation, 'slots', had, 'release', '[]'::jsonb, 'take', 0,
         'costs', '[]'::jsonb, 'error', command -> 'error', 'notice', command -> 'notice',
         'lease', command -> 'lease', 'reach', reach, 'apart', known -> 'weight',
-        'high_water_mark', jsonb_build_array(common.ticket, common.due, coalesce(known -> 'mark' -> 2, '0'))
+        'high_water_mark', jsonb_build_array(common.ticket, common.due, coalesce(known -> 'high_water_mark' -> 2, '0'))
     );
     a intervalq._answer := intervalq._no_answer(common, now);
     g intervalq._got;
@@ -305,7 +306,7 @@ begin
         else
             return row(a.state, had, 0::bigint, false)::intervalq._got;
         end if;
-        if (g.slots -> 0 ->> 1)::bigint + (g.common).held >= instant then
+        if (g.slots -> 0 ->> 1)::bigint + (g.common).held_total >= instant then
             return g;
         end if;
         common := a.state;
@@ -383,7 +384,7 @@ language plpgsql immutable
 as $$
 declare
     length constant bigint := greatest(
-        0, (g.slots -> 0 ->> 1)::bigint + (g.common).held - (run -> 0 ->> 1)::bigint - (a.state).held
+        0, (g.slots -> 0 ->> 1)::bigint + (g.common).held_total - (run -> 0 ->> 1)::bigint - (a.state).held_total
     );
 begin
     if length > 0 then
@@ -395,7 +396,7 @@ begin
         );
     end if;
     if g.granted > 0 then
-        a.state.void := greatest((a.state).void, (run -> 0 ->> 0)::bigint - 1);
+        a.state.revoked_through := greatest((a.state).revoked_through, (run -> 0 ->> 0)::bigint - 1);
     end if;
     a.at_once := a.at_once and g.at_once;
     return a;
@@ -432,8 +433,8 @@ begin
         command := command - 'settled';
         again := intervalq._again(r, command);
         moved := intervalq._moved(r, k.common, command, known, again);
-        if (command -> 'high_water_mark' ->> 2)::bigint = r.late then
-            command := jsonb_set(command, '{high_water_mark,2}', to_jsonb(moved.late));
+        if (command -> 'high_water_mark' ->> 2)::bigint = r.late_total then
+            command := jsonb_set(command, '{high_water_mark,2}', to_jsonb(moved.late_total));
         end if;
         r := moved;
     end if;
@@ -446,7 +447,7 @@ begin
     end if;
     g := intervalq._places_of(
         k.common, command || jsonb_build_object('error', (a.state).error), known, reach,
-        intervalq._for_common(run, own), (run -> 0 ->> 1)::bigint + (a.state).held, now
+        intervalq._for_common(run, own), (run -> 0 ->> 1)::bigint + (a.state).held_total, now
     );
     if g.granted < jsonb_array_length(run) then
         command := command || jsonb_build_object('reach', -1, 'slots', (
@@ -482,7 +483,7 @@ create or replace function intervalq._opened(
 language sql stable
 return intervalq._done(common, queue, jsonb_strip_nulls(jsonb_build_object(
     'op', 'advance', 'settings', known -> 'settings', 'attach', command -> 'attach',
-    'generation', known -> 'generation', 'nonce', known -> 'nonce', 'high_water_mark', known -> 'mark',
+    'generation', known -> 'generation', 'nonce', known -> 'nonce', 'high_water_mark', known -> 'high_water_mark',
     'slots', '[]'::jsonb, 'release', '[]'::jsonb, 'take', 0, 'costs', '[]'::jsonb, 'error', 0, 'notice', 0,
     'reach', 0, 'lease', 0
 )), now);
@@ -543,7 +544,7 @@ declare
     a intervalq._answer;
     k intervalq._keyed;
 begin
-    if layout <> 5 then
+    if layout <> 6 then
         raise exception 'no function for records of layout %', layout using errcode = '42883';
     end if;
     common := intervalq._present(common, now);

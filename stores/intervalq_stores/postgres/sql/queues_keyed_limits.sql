@@ -12,7 +12,7 @@ declare
 begin
     r := intervalq._set_back(r, length, again);
     if r.limits is not null then
-        r.void := greatest(r.void, case when (again -> 0 ->> 0)::bigint = last + 1 then last else before end);
+        r.revoked_through := greatest(r.revoked_through, case when (again -> 0 ->> 0)::bigint = last + 1 then last else before end);
     end if;
     return r;
 end
@@ -45,7 +45,7 @@ begin
             if l.ahead[place] = ends then
                 l.ahead := intervalq._added(l.ahead, 2, place, -taken[k]);
             end if;
-            ends := intervalq._cell_end(due + r.held + r.stepped, intervalq._cell(l));
+            ends := intervalq._cell_end(due + r.held_total + r.stepped, intervalq._cell(l));
             l.used := intervalq._put_used(l.used, array[ends, taken[k], -9007199254740991]);
             r.limits[k] := l;
         end loop;
@@ -61,7 +61,7 @@ language plpgsql immutable
 as $$
 declare
     late constant bigint := intervalq._lateness(r);
-    over constant bigint := intervalq._clock(r, r.seen) - late;
+    over constant bigint := intervalq._clock(r, r.last_now) - late;
     l intervalq._limit;
     at bigint;
     ends bigint;
@@ -75,7 +75,7 @@ begin
             at := (settled -> i ->> 0)::bigint + (settled -> i ->> 1)::bigint;
             ends := intervalq._cell_end(at, intervalq._cell(l));
             continue when more = 0 or intervalq._expiry(
-                ends - r.held - r.stepped, l.edge, l.window, l.jitter + late, r.held, r.error
+                ends - r.held_total - r.stepped, l.edge, l.window, l.jitter + late, r.held_total, r.error
             ) <= over;
             place := intervalq._fixed(l, at);
             if place is not null then

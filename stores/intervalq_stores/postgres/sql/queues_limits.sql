@@ -12,16 +12,6 @@ language sql immutable
 return least(9007199254740991, due - due % cell + case when due % cell < 0 then 0 else cell end);
 
 
--- intervalq._layout_of: the layout that a record with these limits needs.
-create or replace function intervalq._layout_of(limits intervalq._limit[]) returns integer
-language sql immutable
-return case
-    when limits is null then 2
-    when exists (select from unnest(limits) as x where x.edge is not null) then 4
-    else 3
-end;
-
-
 -- intervalq._next_edge: the first edge at this instant on the server's clock, or after it.
 create or replace function intervalq._next_edge(at bigint, edge bigint, width bigint) returns bigint
 language sql immutable
@@ -31,14 +21,14 @@ return at + ((edge - at) % width + width) % width;
 -- intervalq._expiry: the time until which the units of a cell count, given its end; both on the queue's clock.
 --   edge, width: the edge and the length of the limit's windows
 --   late: how long after its slot a call may arrive: the record's `_lateness` plus the limit's jitter
---   held, error: of the record
+--   held_total, error: of the record
 create or replace function intervalq._expiry(
-    ends bigint, edge bigint, width bigint, late bigint, held bigint, error bigint
+    ends bigint, edge bigint, width bigint, late bigint, held_total bigint, error bigint
 ) returns bigint
 language sql immutable
 return case
     when edge is null then ends + width + late + error
-    else intervalq._next_edge(ends + held + late, edge, width) - held + error
+    else intervalq._next_edge(ends + held_total + late, edge, width) - held_total + error
 end;
 
 
@@ -103,7 +93,7 @@ declare
     l intervalq._limit;
 begin
     if (
-        r.version in (3, 4, 5) and r.stepped between 0 and 9007199254740991
+        r.stepped between 0 and 9007199254740991
         and array_ndims(r.limits) = 1 and array_lower(r.limits, 1) = 1 and cardinality(r.limits) <= 16
     ) is not true then
         return false;
@@ -114,7 +104,7 @@ begin
             and l.window between 1 and 9007199254740991
             and l.unit is not null
             and l.jitter between 0 and 9007199254740991
-            and (l.edge is null or r.version >= 4 and l.edge >= 0 and l.edge < l.window)
+            and (l.edge is null or l.edge >= 0 and l.edge < l.window)
             and intervalq._sound_cells(l.used, 3) and intervalq._sound_cells(l.ahead, 2)
         ) is not true then
             return false;
@@ -253,8 +243,8 @@ language plpgsql immutable
 as $$
 declare
     late constant bigint := intervalq._lateness(r);
-    lag constant bigint := r.held + r.stepped;
-    over constant bigint := intervalq._clock(r, r.seen) - late;
+    lag constant bigint := r.held_total + r.stepped;
+    over constant bigint := intervalq._clock(r, r.last_now) - late;
     l intervalq._limit;
     n integer;  -- how many numbers of the cells are removed
     stays bigint[];
@@ -273,9 +263,9 @@ begin
         n := 0;
         stays := '{}';
         while intervalq._expiry(
-            l.used[n + 1] - lag, l.edge, l.window, l.jitter + late, r.held, r.error
+            l.used[n + 1] - lag, l.edge, l.window, l.jitter + late, r.held_total, r.error
         ) <= over loop
-            if l.used[n + 3] > r.at then
+            if l.used[n + 3] > r.current_due then
                 stays := stays || l.used[n + 1:n + 3];
             end if;
             n := n + 3;
@@ -320,9 +310,9 @@ begin
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         r.limits[k] := intervalq._stayed(
-            l, intervalq._cell_end(r.at, intervalq._cell(l))
-            - case when greatest(r.current, r.void) < r.ticket then intervalq._cell(l) else 0 end,
-            r.held + r.stepped
+            l, intervalq._cell_end(r.current_due, intervalq._cell(l))
+            - case when greatest(r.current, r.revoked_through) < r.ticket then intervalq._cell(l) else 0 end,
+            r.held_total + r.stepped
         );
     end loop;
     return r;
@@ -342,14 +332,12 @@ declare
     cell bigint;
 begin
     if given = '[]' then
-        r.version := 2;
         r.limits := null;
         r.stepped := null;
         return r;
     end if;
     r.stepped := coalesce(r.stepped, 0);
     r.limits := intervalq._fresh_limits(given, 0, false);
-    r.version := intervalq._layout_of(r.limits);
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         cell := intervalq._cell(l);
@@ -373,7 +361,7 @@ begin
             for i in 1 .. cardinality(source.ahead) by 2 loop
                 l.ahead := intervalq._put(
                     l.ahead,
-                    array[intervalq._cell_end(least(source.ahead[i] - 1, r.at), cell), source.ahead[i + 1]]
+                    array[intervalq._cell_end(least(source.ahead[i] - 1, r.current_due), cell), source.ahead[i + 1]]
                 );
             end loop;
         end if;

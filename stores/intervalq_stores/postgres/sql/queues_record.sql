@@ -12,13 +12,13 @@ return coalesce(
     and r.tolerance between 0 and 9007199254740991
     and r.ticket between 0 and 9007199254740991
     and r.current between 0 and r.ticket
-    and r.void between 0 and r.ticket
+    and r.revoked_through between 0 and r.ticket
     and r.due between -9007199254740991 and 9007199254740991
-    and r.at between -9007199254740991 and 9007199254740991
-    and r.held between -9007199254740991 and 9007199254740991
+    and r.current_due between -9007199254740991 and 9007199254740991
+    and r.held_total between -9007199254740991 and 9007199254740991
     and r.held_until between -9007199254740991 and 9007199254740991
-    and r.seen between -9007199254740991 and 9007199254740991
-    and r.late between 0 and 9007199254740991
+    and r.last_now between -9007199254740991 and 9007199254740991
+    and r.late_total between 0 and 9007199254740991
     and r.error between 0 and 9007199254740991
     and r.error_until between -9007199254740991 and 9007199254740991
     and (r.held_since is null or r.held_since between -9007199254740991 and 9007199254740991)
@@ -43,7 +43,7 @@ return case
     when not r.ephemeral or r.held_since is not null or cardinality(r.running) > 0 then 9007199254740991
     else least(
         9007199254740991,
-        r.due + r.held + (r.burst::numeric + 1) * r.interval + 60000000
+        r.due + r.held_total + (r.burst::numeric + 1) * r.interval + 60000000
         + case when r.limits is null then 0 else intervalq._kept(r) end
     )::bigint
 end;
@@ -52,7 +52,7 @@ end;
 -- intervalq._clock: the queue's clock when the store's reads `now`.
 create or replace function intervalq._clock(r intervalq.queues, now bigint) returns bigint
 language sql immutable
-return coalesce(r.held_since, now) - r.held;
+return coalesce(r.held_since, now) - r.held_total;
 
 
 -- intervalq._window: the length of a burst's slots. It is capped at 2**60, beyond which it makes no difference but
@@ -101,7 +101,7 @@ begin
     if r.limits is not null then
         r := intervalq._moved(r, now - r.held_since);
     end if;
-    r.held := r.held + now - r.held_since;
+    r.held_total := r.held_total + now - r.held_since;
     r.held_since := null;
     return r;
 end
@@ -113,7 +113,7 @@ create or replace function intervalq._settle(r intervalq.queues, now bigint) ret
 language plpgsql stable
 as $$
 declare
-    back constant bigint := r.seen - now;
+    back constant bigint := r.last_now - now;
     free_at bigint := 0;
 begin
     if back > 0 then
@@ -121,7 +121,7 @@ begin
         if r.limits is not null then
             r := intervalq._stepped(r, now);
         end if;
-        r.held := r.held - back;
+        r.held_total := r.held_total - back;
         r.stepped := r.stepped + back;
         r.held_since := r.held_since - back;
         if r.held_until > 0 and r.held_until < 9007199254740991 then
@@ -130,7 +130,7 @@ begin
         r.error_until := case when r.error > 0 then r.error_until - back else 0 end;
         r.leases := array(select l - back from unnest(r.leases) with ordinality as x (l, n) order by n);
     end if;
-    r.seen := now;
+    r.last_now := now;
     if r.held_since is not null then
         if r.max_running > 0 and cardinality(r.running) >= r.max_running then
             -- The time at which enough leases will have lapsed for another job to run.
@@ -172,7 +172,7 @@ begin
     if stop and r.held_since is null then
         r.held_since := now;
         -- A slot before one that was already granted would now move behind it, so it is dead.
-        r.void := greatest(r.void, r.current);
+        r.revoked_through := greatest(r.revoked_through, r.current);
         if r.limits is not null then
             r := intervalq._stay(r);
         end if;

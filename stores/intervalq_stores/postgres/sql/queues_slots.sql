@@ -12,7 +12,7 @@ declare
     known_at integer;
 begin
     r.current := greatest(r.current, t);
-    r.at := greatest(r.at, slot_due);
+    r.current_due := greatest(r.current_due, slot_due);
     if r.max_running > 0 then
         known_at := array_position(r.running, t);
         if known_at is null then
@@ -42,15 +42,15 @@ begin
     for i in reverse jsonb_array_length(slots) - 1 .. 0 loop
         t := (slots -> i ->> 0)::bigint;
         continue when t <= above;
-        exit when t <> last or t <= r.void;
+        exit when t <> last or t <= r.revoked_through;
         if r.limits is not null and (slots -> i ->> 1)::bigint <= r.due then  -- else it was given back already
             r := intervalq._uncount(r, slots -> i);
         end if;
         r.due := least(r.due, (slots -> i ->> 1)::bigint - r.interval);
         last := last - 1;
     end loop;
-    if r.limits is not null and r.due < before and last <= greatest(r.current, r.void) then
-        r.due := least(r.due, r.at);  -- nobody waits any more, so the next job may begin sooner
+    if r.limits is not null and r.due < before and last <= greatest(r.current, r.revoked_through) then
+        r.due := least(r.due, r.current_due);  -- nobody waits any more, so the next job may begin sooner
     end if;
     return r;
 end
@@ -71,7 +71,7 @@ begin
         select q.ctid from intervalq.queues q
         where q.ctid >= format('(%s,0)', page)::tid and q.ctid < format('(%s,0)', page + 1)::tid
             -- No record lapses sooner than this after its last step: this check avoids most of the work below.
-            and q.ephemeral and q.seen < now - 60000000 and q.version in (1, 2, 3, 4, 5) and intervalq._sound(q)
+            and q.ephemeral and q.last_now < now - 60000000 and q.version between 1 and 6 and intervalq._sound(q)
             and intervalq._lapses(intervalq._settle(q, now)) <= now
         limit 16
         for update skip locked
@@ -86,8 +86,8 @@ returns intervalq.queues
 language plpgsql immutable
 as $$
 begin
-    r.held := r.held + length;
-    r.late := r.late + length;
+    r.held_total := r.held_total + length;
+    r.late_total := r.late_total + length;
     if r.limits is not null then
         r := intervalq._bring_back(r, length, slots);
     end if;
@@ -108,7 +108,7 @@ begin
     if r.held_since is not null then
         r.held_since := now;
     end if;
-    r.void := greatest(r.void, (slots -> 0 ->> 0)::bigint - 1);
+    r.revoked_through := greatest(r.revoked_through, (slots -> 0 ->> 0)::bigint - 1);
     return r;
 end
 $$;
@@ -128,9 +128,9 @@ begin
         r.due := greatest(r.due, (mark ->> 1)::bigint);
     end if;
     if r.limits is not null then
-        r := intervalq._moved(r, greatest(0, (mark ->> 2)::bigint - r.late));
+        r := intervalq._moved(r, greatest(0, (mark ->> 2)::bigint - r.late_total));
     end if;
-    return intervalq._set_back(r, greatest(0, (mark ->> 2)::bigint - r.late), '[]');
+    return intervalq._set_back(r, greatest(0, (mark ->> 2)::bigint - r.late_total), '[]');
 end
 $$;
 
@@ -168,24 +168,25 @@ create or replace function intervalq._usable(r intervalq.queues, slots jsonb, no
 language plpgsql immutable
 as $$
 declare
-    held constant boolean := r.held_since is not null;
+    is_held constant boolean := r.held_since is not null;
     alive bigint[] := '{}';
     t bigint;
 begin
-    if held and r.held_until > now then
+    if is_held and r.held_until > now then
         return '[]';
     end if;
     for i in 0 .. jsonb_array_length(slots) - 1 loop
         t := slots -> i ->> 0;
         -- While max_running alone holds the queue, slots that have a lease already are granted again.
-        if not held and t > r.void and t <= r.ticket or held and t <= r.current and t = any (r.running) then
+        if not is_held and t > r.revoked_through and t <= r.ticket
+            or is_held and t <= r.current and t = any (r.running) then
             alive := alive || t;
         end if;
     end loop;
     if cardinality(alive) < jsonb_array_length(slots) then
         slots := intervalq._listed(slots, alive);
     end if;
-    return case when held and not intervalq._are_last(slots, r.current) then '[]' else slots end;
+    return case when is_held and not intervalq._are_last(slots, r.current) then '[]' else slots end;
 end
 $$;
 
@@ -194,4 +195,4 @@ $$;
 create or replace function intervalq._is_late(r intervalq.queues, due bigint, notice bigint, now bigint)
 returns boolean
 language sql immutable
-return due <= now - r.held and now - r.held + notice > intervalq._ends(r, due);
+return due <= now - r.held_total and now - r.held_total + notice > intervalq._ends(r, due);

@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 8 then
-            raise exception 'schema intervalq is newer than this file, which makes version 8'
+        if (select max(v.number) from intervalq.version v) > 9 then
+            raise exception 'schema intervalq is newer than this file, which makes version 9'
                 using errcode = 'IQ002';
         end if;
     end if;
@@ -65,15 +65,15 @@ create table if not exists intervalq.queues (
     ticket bigint not null,
     due bigint not null,
     current bigint not null,
-    at bigint not null,
-    void bigint not null,
-    held bigint not null,
+    current_due bigint not null,
+    revoked_through bigint not null,
+    held_total bigint not null,
     held_since bigint,
     held_until bigint not null,
-    seen bigint not null,
+    last_now bigint not null,
     running bigint[] not null,  -- tickets, each once
     leases bigint[] not null,   -- when the lease of each of them lapses
-    late bigint not null default 0,
+    late_total bigint not null default 0,
     error bigint not null default 0,
     error_until bigint not null default 0,
     limits intervalq._limit[],  -- null: there are none
@@ -81,10 +81,27 @@ create table if not exists intervalq.queues (
     auto bigint[]               -- null: the interval doesn't find a limit by itself
 ) with (fillfactor = 50);
 
--- Upgrades from version 1, whose rows have layout 1 and get layout 2 at their next step, and from version 2, whose rows
--- have layout 2, and keep it if they have no limits.
+-- Upgrades from versions up to 8, in which some columns had other names: see `rules.RENAMED`. Rows keep the number of
+-- their layout until their next step.
+do $$
+declare
+    renamed record;
+begin
+    for renamed in
+        select a.attname as before, n.name
+        from pg_attribute a
+        join (values
+            ('at', 'current_due'), ('void', 'revoked_through'), ('held', 'held_total'), ('late', 'late_total'),
+            ('seen', 'last_now')
+        ) as n (before, name) on n.before = a.attname
+        where a.attrelid = to_regclass('intervalq.queues') and not a.attisdropped
+    loop
+        execute format('alter table intervalq.queues rename column %I to %I', renamed.before, renamed.name);
+    end loop;
+end
+$$;
 alter table if exists intervalq.queues
-    add column if not exists late bigint not null default 0,
+    add column if not exists late_total bigint not null default 0,
     add column if not exists error bigint not null default 0,
     add column if not exists error_until bigint not null default 0,
     add column if not exists limits intervalq._limit[],
@@ -98,6 +115,9 @@ drop function if exists intervalq._set_back(intervalq.queues, bigint);
 drop function if exists intervalq._bring_back(intervalq.queues, jsonb);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb);
 drop function if exists intervalq._waited(intervalq.queues, bigint);
+drop function if exists intervalq._layout_of(intervalq._limit[]);
+drop function if exists intervalq._expiry(bigint, bigint, bigint, bigint, bigint, bigint);
+drop function if exists intervalq._turn(jsonb, bigint, bigint, bigint, bigint);
 
 -- What a step did, `rules.Answer`: a function that returns a named type costs far less than one with several output
 -- parameters. All functions with this type are created anew below.
