@@ -57,5 +57,5 @@ async def is_raised(store: Store, queue: str) -> dict[str, Any]:
     assert after is not None
     assert after.late_total > 0
     kept = after.to_dict()
-    assert kept["version"] == 2
+    assert kept["version"] == rules.LAYOUT
     return kept

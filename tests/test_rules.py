@@ -278,7 +278,7 @@ GOOD = State(generation="g", settings=EACH_SECOND, due=1, current_due=1, last_no
         {"burst": 0},
         {"tolerance": -1},
         {"current": 5},
-        {"void": 5},
+        {"revoked_through": 5},
         {"generation": ""},
         {"generation": 4},
         {"ephemeral": 1},

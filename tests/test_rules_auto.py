@@ -11,7 +11,6 @@ from intervalq import rules
 from intervalq._spec.auto import MAX_INTERVAL, SETTLED, cut, interval_at
 from intervalq.rules import (
     FOREVER,
-    LAYOUT,
     Advance,
     Answer,
     Auto,
@@ -225,13 +224,10 @@ def test_units_of_limits_do_not_move_with_the_interval() -> None:
         assert sum(units for _, units, _ in state.usage[0].used) <= 5
 
 
-def test_only_records_of_such_queues_have_the_new_layout() -> None:
+def test_only_records_of_such_queues_have_its_numbers() -> None:
     state = busy(10)
-    data = state.to_dict()
-    assert data["version"] == LAYOUT == 5
-    assert State.from_dict(data) == state
+    assert State.from_dict(state.to_dict()) == state
     fixed, _ = take(None, T0, settings=Settings(SECOND))
-    assert fixed.to_dict()["version"] == 2
     assert "auto" not in fixed.to_dict()
     assert "settings_auto" not in Advance(settings=Settings(SECOND)).to_dict()
     assert Advance(settings=SETTINGS).to_dict()["settings_auto"] == [SECOND, 2_000]

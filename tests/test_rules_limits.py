@@ -11,6 +11,7 @@ from intervalq import rules
 from intervalq.rules import (
     FOREVER,
     LAYOUT,
+    RENAMED,
     Advance,
     Answer,
     BadRecord,
@@ -270,7 +271,7 @@ def test_the_last_record_that_every_store_can_hold_is_read_and_none_beyond() -> 
         assert State.from_dict(good | {name: FOREVER}).to_dict()[name] == FOREVER
         with pytest.raises(BadRecord, match=name):
             State.from_dict(good | {name: least - 1})
-    for name in ("current", "void"):
+    for name in ("current", "revoked_through"):
         assert State.from_dict(good | {name: 3}).to_dict()[name] == 3
         with pytest.raises(BadRecord, match=name):
             State.from_dict(good | {name: 4})
@@ -303,13 +304,18 @@ def test_beyond_the_last_slot_there_is_no_ticket() -> None:
     assert (answer.count, answer.first, after.ticket) == (0, None, 1)
 
 
-def test_a_record_of_layout_1_is_read_and_written_again_as_2() -> None:
+@pytest.mark.parametrize("version", range(1, LAYOUT))
+def test_a_record_of_an_older_layout_is_read_and_written_again_with_the_names_of_today(version: int) -> None:
     after, _ = do(None, Advance(settings=EACH_SECOND, nonce="g", take=3), T0)
-    old = {**after.to_dict(), "version": 1}
-    for name in ("late", "error", "error_until"):
+    new = after.to_dict()
+    before = {name: older for older, name in RENAMED.items()}
+    old = {before.get(name, name): value for name, value in new.items()} | {"version": version}
+    for name in ("late", "error", "error_until") if version == 1 else ():
         del old[name]
     assert State.from_dict(old) == after
-    assert State.from_dict(old).to_dict()["version"] == 2
+    assert State.from_dict(old).to_dict() == new
+    with pytest.raises(BadRecord, match="current_due"):
+        State.from_dict(new | {"version": version})
 
 
 def test_a_record_of_a_newer_layout_is_refused() -> None:

@@ -103,17 +103,19 @@ async def test_a_broken_or_newer_checkpoint(nats_url: str, opened: Open) -> None
     await store.apply(queue, Drop())
 
 
-async def test_what_was_written_in_layout_1(nats_url: str, opened: Open) -> None:
-    """From a checkpoint and entries behind it, the queue continues, and is kept in layout 2."""
+@pytest.mark.parametrize("version", [1, 5])
+async def test_what_was_written_in_older_layouts(nats_url: str, opened: Open, version: int) -> None:
+    """From a checkpoint and entries behind it, the queue continues, and is kept in the present layouts."""
     queue, store = fresh(), opened(nats_url)
     await store.apply(queue, take(nonce="g", take=3), NOW)
     await store.apply(queue, take(), NOW)
     position, _ = fold(BEGIN, await log_of(store, queue), nats_url)
     assert position.state is not None
-    record = position.state.to_dict()
-    for name in ("late", "error", "error_until"):
+    names = {name: older for older, name in rules.RENAMED.items()}
+    record = {names.get(name, name): value for name, value in position.state.to_dict().items()}
+    for name in ("late", "error", "error_until") if version == 1 else ():
         del record[name]
-    kept = {"v": 1, "state": {**record, "version": 1}, "value": str(position.value)}
+    kept = {"v": 1, "state": {**record, "version": version}, "value": str(position.value)}
     reply = json.dumps({**kept, "sequence": position.sequence}).encode()
     await history(store).server.publish(STATE + queue, {}, reply)
     plain_one = by_hand(f'[1,{NOW},2,0,"g",[[2,{NOW}]]]', ONE + GRANTING + 2)

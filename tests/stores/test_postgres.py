@@ -83,13 +83,13 @@ async def test_every_step_is_a_hot_update(url: str) -> None:
 @pytest.mark.parametrize(
     "harm",
     [
-        *("current = ticket + 1", "generation = ''", "due = 9007199254740992", "version = 0", "version = 6"),
-        *("late = -1", "error = -1", "error_until = 9007199254740992"),
+        *("current = ticket + 1", "generation = ''", "due = 9007199254740992", "version = 0", "version = 7"),
+        *("late_total = -1", "error = -1", "error_until = 9007199254740992"),
         *("running = '{1}'", "running = '{-1}', leases = '{1}'", "running = '{1}', leases = '{null}'"),
     ],
 )
 async def test_a_record_that_is_not_ours_is_refused_and_left_as_it_is(url: str, harm: str) -> None:
-    kind = errors.VersionMismatch if harm == "version = 6" else errors.CorruptState
+    kind = errors.VersionMismatch if harm == "version = 7" else errors.CorruptState
     async with aclosing(PostgresStore(url)) as store:
         await store.apply("q", NEW)
         sql(url, f"update intervalq.queues set {harm}")

@@ -164,7 +164,7 @@ async def test_a_schema_of_version_1_is_brought_up_and_its_records_are_raised(ur
         "auto": None,
         **after,
     }
-    assert sql(url, "select version, late from intervalq.queues where name = 'same'") == [(1, 0)]
+    assert sql(url, "select version, late_total from intervalq.queues where name = 'same'") == [(1, 0)]
     assert sql(url, "select number from intervalq.version") == [(SCHEMA,)]
     functions = "from pg_proc where pronamespace = 'intervalq'::regnamespace"
     assert sql(url, f"select pronargs {functions} and proname in ('apply', '_shown', '_leases')") == [(4,)]

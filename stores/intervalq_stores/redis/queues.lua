@@ -73,7 +73,7 @@ local function read(stored, size)
   if stored.auto then
     state.auto, known = automatic().read(stored, state.ticket), known + 1
   end
-  if stored.limits then
+  if stored.limits or stored.stepped then
     state.limits = new_limits()
     known = known + state.limits.read(state, stored)
   end
