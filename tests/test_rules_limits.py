@@ -261,7 +261,7 @@ def test_what_is_not_known_is_no_command() -> None:
 
 def test_the_last_record_that_every_store_can_hold_is_read_and_none_beyond() -> None:
     good = State(generation="g", settings=EACH_SECOND, due=1, current_due=1, last_now=1, ticket=3).to_dict()
-    for name in ("due", "at", "held", "held_until", "seen", "held_since"):
+    for name in ("due", "current_due", "held_total", "held_until", "last_now", "held_since"):
         for value in (FOREVER, -FOREVER):
             assert State.from_dict(good | {name: value}).to_dict()[name] == value
             with pytest.raises(BadRecord, match=name):

@@ -213,7 +213,9 @@ async def test_slots_whose_return_got_lost_are_given_back_again_to_the_same_reco
     await anyio.sleep(0.1)
     store.is_down = True
     with pytest.raises(StoreUnavailable):
-        await shard.conversation._ask(Advance(release=(grant.slot,), high_water_mark=shard.connection.high_water_mark))
+        await shard.conversation._ask(
+            Advance(release=(grant.slot,), high_water_mark=shard.connection.high_water_mark)
+        )
     assert shard.grants.unused == [grant.slot]
 
 

@@ -34,4 +34,6 @@ class CommonView:
             return
         if state.ticket >= known.ticket and state.late_total >= known.late_total:
             self.state = state
-        self.high_water_mark = Mark(*map(max, known, mark))  # if the store lost writes, the next step repairs that
+        self.high_water_mark = Mark(
+            *map(max, known, mark)
+        )  # if the store lost writes, the next step repairs that

@@ -311,7 +311,8 @@ _SIGNED: Final = frozenset({"due", "current_due", "held_total", "held_until", "l
 def _renamed(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A record of an older layout with the names of fields of this one."""
     added = {"late_total": 0, "error": 0, "error_until": 0} if version == 1 else {}
-    return {RENAMED.get(name, name): value for name, value in data.items()} | added
+    kept = {name: value for name, value in data.items() if name not in RENAMED.values()}
+    return {RENAMED.get(name, name): value for name, value in kept.items()} | added
 
 
 def whole(data: Mapping[str, Any], name: str, least: int | None = 0) -> int:

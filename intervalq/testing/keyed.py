@@ -313,7 +313,9 @@ class KeyedSource:
             lease=random.choice((interval, 10 * interval)),
             until=random.choice((None, self.now, self.now + interval)),
             ahead=random.choice((None, 0, notice, interval)),
-            high_water_mark=random.choice((None, key.high_water_mark, key.high_water_mark, key.high_water_mark)),
+            high_water_mark=random.choice(
+                (None, key.high_water_mark, key.high_water_mark, key.high_water_mark)
+            ),
             error=random.choice((0, 0, 0, 0, 30 if state is not None else 0)),
             settled=self._settled(key) if made["settings"] is not None else (),
             **made,

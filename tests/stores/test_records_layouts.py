@@ -1,4 +1,4 @@
-"""Records of layouts 2 to 5, with other names of fields, as an older release left them: what stores make of them."""
+"""Records of layouts 2 to 5, as an older release left them: what each store makes of them now."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ NOW: Final = 1_700_000_020_000_000
 SECOND: Final = 1_000_000
 
 RECORDS: Final[dict[str, dict[str, Any]]] = json.loads((FILES / "records_layout_5.json").read_text())
-"""The records in each of the files `records_layout_5.*`: plain ones with waiting jobs, with leases, paused; with
-limits, in fixed windows, with an automatic interval, and both; and those of key `ada` and of all keys.
+"""The records in each of the files `records_layout_5.*`.
+
+They are plain ones with waiting jobs, with leases, and paused; with limits, in fixed windows, with an
+automatic interval, and both; and those of key `ada` and of all keys.
 
 In the file for Postgres, functions have no bodies: the tables are upgraded, and all functions replaced.
 """
