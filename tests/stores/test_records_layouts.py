@@ -48,7 +48,7 @@ Kept = Callable[[str], dict[str, Any]]
 
 def _json(path: Path) -> tuple[str, Kept]:
     path.write_text(json.dumps({"intervalq": 1, "queues": RECORDS}))
-    return f"file://{path}", lambda queue: json.loads(path.read_text())["queues"][queue]  # type: ignore[no-any-return]
+    return f"file://{path}", lambda queue: json.loads(path.read_text())["queues"][queue]
 
 
 def _sqlite(path: Path) -> tuple[str, Kept]:
