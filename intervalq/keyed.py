@@ -134,8 +134,8 @@ def _advance(
 ) -> tuple[State | None, State, Answer, tuple[Place, ...]]:
     """Do the step as if the key were alone, then request the granted slots from the common queue, too."""
     if (known.release or known.settled) and known.generation == common.generation:
-        told = Advance(generation=known.generation, release=known.release, settled=known.settled)
-        common = _applied(common, told, now)[0]
+        report = Advance(generation=known.generation, release=known.release, settled=known.settled)
+        common = _applied(common, report, now)[0]
     again: tuple[Slot, ...] = ()
     present = None if state is None else settle(state, now)
     if present is not None and lapses(present) <= now:
