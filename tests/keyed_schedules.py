@@ -162,9 +162,12 @@ class Schedule:
         """Once all jobs have ended, ask when one would begin."""
         delay = 0.0005
         handles = [
-            IntervalQueue("api", store=Line(store, delay, Random(number)), **self.options) for number in range(2)
+            IntervalQueue("api", store=Line(store, delay, Random(number)), **self.options)
+            for number in range(2)
         ]
-        asking = Asking(self.seed, *handles, self.keys, 8 * delay + self.interval / 5, units=bool(self.limits))
+        cells = 3 * self.interval if self.limits else 0.0
+        allowance = 8 * delay + self.interval / 5 + cells
+        asking = Asking(self.seed, handles, self.keys, allowance, units=bool(self.limits))
         await asking.run()
         self.seen.troubles += asking.found
         for handle in handles:

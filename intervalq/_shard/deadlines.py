@@ -227,9 +227,13 @@ class Deadlines:
     def _free(self, state: State, at: int) -> int:
         """The first slot by the pace, on the queue's clock, that nobody has a ticket for."""
         now = state.clock(self._time.clock.earliest(at))
-        own = max(now - state.credit, state.due + state.settings.interval)
-        key = keyed_on(self._connection.store)
-        return own if key is None else max(own, key.free(state, self._end_of_hold(state, at)))
+        step, key = state.settings.interval, keyed_on(self._connection.store)
+        own = max(now - state.credit, state.due + step)
+        if key is None:
+            return own
+        waits = state.ticket > max(state.current, state.revoked_through)
+        own = max(own, now + step) if waits else own  # new tickets follow those that wait
+        return max(own, key.free(state, self._end_of_hold(state, at)))
 
     def _coming(self, state: State) -> Iterator[Slot]:
         """All slots in which jobs may still begin; one to be granted again may come before granted ones."""
