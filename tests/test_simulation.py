@@ -43,6 +43,7 @@ MANY = dict.fromkeys(("calm", "clock", "late", "taken", "interrupted"), 60) | {
     "failover": 45,
     "backlog": 40,
     "shaky": 40,
+    "frail": 16,
 }
 LONG = dict.fromkeys(
     (

@@ -16,12 +16,19 @@ import anyio
 from intervalq._timing.backends import spawn
 from intervalq._timing.clock import Clock
 from intervalq._timing.wakeable_sleep import WakeableSleep
-from intervalq.rules import Answer, Command, Finish, Slot, State
+from intervalq.rules import FOREVER, Answer, Command, Finish, Slot, State
 
 log: Final = logging.getLogger("intervalq")
 
 LEASE: Final = 10_000_000
 """A job of a dead shard counts as running for at most this long, in microseconds."""
+
+_RENEWED: Final = LEASE // 3
+"""How long after a report leases are renewed."""
+
+_AGAIN: Final = LEASE // 10
+"""How long after a report without an answer the next one is sent. A single one that is lost, for which a
+store waits five seconds, costs no lease."""
 
 
 class Leases:
@@ -50,13 +57,13 @@ class Leases:
         self.lost: set[int] = set()
         """Running jobs without a lease, because their record is gone."""
         self._sleep = WakeableSleep(clock)
-        self._is_reporting = False
-        self._settled: anyio.Event | None = None  # set when there is nothing left to report
+        self._at = FOREVER  # when the next report is sent, if the task that sends them runs
+        self._lock = anyio.Lock(fast_acquire=True)  # each report has what the one before it left
 
     def started(self, ticket: int) -> None:
         """Note that a job began; its lease was written by the step that granted its slot."""
         self.running.add(ticket)
-        self._start_reporting()
+        self._report_by(self._clock.now() + _RENEWED)
 
     def ended(self, ticket: int) -> None:
         """Note that a job ended, or that a granted slot won't be used."""
@@ -67,7 +74,7 @@ class Leases:
             self.running.discard(ticket)
         if self._is_limited():
             self._ended.add(ticket)
-            self._report_now()
+            self._report_by(0)
 
     def unused(self, slots: Iterable[Slot], state: State | None) -> None:
         """Note that these slots won't be used: with a limit, the granted ones count as running jobs."""
@@ -92,44 +99,44 @@ class Leases:
         return bool(self.running or self._ended)
 
     async def settle(self) -> None:
-        """Report all ended jobs to the store, if it can be reached; otherwise their leases expire."""
-        if self._ended:
-            self._settled = settled = self._settled or anyio.Event()
-            self._report_now()  # the last report may have been cancelled with its event loop
-            await settled.wait()
+        """Report all ended jobs to the store, unless it can't be reached."""
+        async with self._lock:  # the report under way may be about them
+            if self._ended:
+                await self._tell()
 
-    def _report_now(self) -> None:
-        self._start_reporting()
-        if self._sleep.is_on:  # otherwise a request is in flight, and the next one needs no wake-up
-            self._sleep.wake()
+    async def close(self) -> None:
+        """Report all ended jobs for the last time; if the store can't be reached, their leases expire."""
+        await self.settle()
+        self._ended.clear()
 
-    def _start_reporting(self) -> None:
-        if not self._is_reporting:
-            self._is_reporting = True
+    def _report_by(self, at: int) -> None:
+        """Send a report at this instant, or before."""
+        if self._at == FOREVER:
             spawn(self._report)
+        if at < self._at:
+            self._at = at
+            if self._sleep.is_on:  # otherwise a request is in flight, and the next one needs no wake-up
+                self._sleep.wake()
 
     async def _report(self) -> None:
-        clock = self._clock
         try:
             while self.running or self._ended:
-                if not self._ended:
-                    await self._sleep.until(clock.now() + LEASE // 3)
-                ended, running = tuple(sorted(self._ended)), tuple(sorted(self.running))
-                try:
-                    await self._send(Finish(ended=ended, running=running, lease=LEASE))
-                except Exception as error:  # noqa: BLE001 - after any error, nobody may wait for ever
-                    log.debug("queue %r: leases could not be renewed: %s", self._queue, error)
-                    if self._settled is not None:
-                        return
-                    await self._sleep.until(clock.now() + LEASE // 10)
-                else:
-                    self._ended.difference_update(ended)
-                if self._settled is not None and not self._ended:
-                    self._settled.set()
-                    self._settled = None
+                await self._sleep.until(self._at)
+                async with self._lock:
+                    if self._at <= self._clock.now():
+                        await self._tell()
         finally:
-            self._is_reporting = False
+            self._at = FOREVER
             self._sleep.end()
-            if self._settled is not None:
-                self._settled.set()
-                self._settled = None
+
+    async def _tell(self) -> None:
+        """Send what there is to report, and decide when to do so again."""
+        ended, running = tuple(sorted(self._ended)), tuple(sorted(self.running))
+        try:
+            await self._send(Finish(ended=ended, running=running, lease=LEASE))
+        except Exception as error:  # noqa: BLE001 - after any error, jobs that run must keep their leases
+            log.debug("queue %r: leases could not be renewed: %s", self._queue, error)
+            self._at = self._clock.now() + _AGAIN
+        else:
+            self._ended.difference_update(ended)
+            self._at = self._clock.now() + (0 if self._ended else _RENEWED)

@@ -331,7 +331,7 @@ class Shard:
             await self._checked.wait()
         await self.conversation.ended()
         self._has_ended = True
-        await self.leases.settle()
+        await self.leases.close()
 
     def _fail(self, error: Exception) -> None:
         """Give all waiting jobs an error instead of a slot."""

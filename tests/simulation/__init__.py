@@ -38,6 +38,7 @@ Mixes
     withdrawn    a job is cancelled around the time of a grant to its process
     exits        processes that end when their handles are closed
     shaky        limits, lost messages, outages, and handles that are closed in the meantime
+    frail        long jobs under a limit, lost messages and lost records
     backlog      all jobs wait from the beginning
     rows         processes stop in the middle of many consecutive slots
     far          a tolerance below the latency of the store; some handles have `strict=True`
@@ -87,7 +88,8 @@ What is checked, from outside and in true time
                 that stayed away
     requests    without faults, a process sends at most three requests per job, one more when its last
                 waiting job is gone, and eight at the beginning; five more per job if its round trips are
-                long compared to the tolerance. Leases are renewed once in a third of their time
+                long compared to the tolerance. Leases are renewed once in a third of their time, and again
+                soon after a request without an answer
     tickets     without faults, a job begins with the ticket that its caller was given, if timers are no
                 later than the tolerance
     outages     jobs that wait for an unreachable store fail after a minute; at most two requests per second

@@ -128,6 +128,7 @@ class Account:
     given_up: int
     late: int
     calls: int
+    regressions: int
 
 
 @dataclass(slots=True)
@@ -223,6 +224,8 @@ class Facts:
     """When requests of each process failed."""
     unanswered: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
     """When those of type `Advance` failed, which are sent for waiting jobs."""
+    unrenewed: dict[Process, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When those of type `Finish` failed, which renew the leases of running jobs."""
     taken: dict[Process, dict[tuple[str, int], int]] = field(default_factory=lambda: defaultdict(dict))
     """The tickets of each process that it has not given back, each with its number of slots."""
     misses: list[Miss] = field(default_factory=list)

@@ -175,6 +175,7 @@ MIXES: Final = {
     "withdrawn": Mix(withdrawn=0.5, limited=0.5, takes=(0.0, 1.0), threads=0.1, interval=(0.02, 1.0)),
     "exits": Mix(closes=0.7, exits=True, limited=0.8, takes=(0.0, 4.0), jobs=(8, 30), interval=(0.05, 0.5)),
     "shaky": Mix(lost=0.05, outages=2, limited=1.0, takes=(0.1, 12.0), jobs=(4, 15), closes=0.5),
+    "frail": Mix(lost=0.08, losses=1, limited=1.0, takes=(0.1, 20.0), jobs=(8, 20), interval=(0.05, 0.5)),
     "backlog": Mix(
         lookaheads=(1, 1, 1, 3, 16, None),
         interval=(0.02, 0.5),

@@ -12,6 +12,7 @@ from intervalq.rules import (
     Answer,
     Command,
     Configure,
+    Finish,
     Hold,
     Inspect,
     Reclaim,
@@ -205,6 +206,8 @@ class Observer(Facts):
         self.failures[process].append(self.time())
         if isinstance(command, Advance):
             self.unanswered[process].append(self.time())
+        if isinstance(command, Finish):
+            self.unrenewed[process].append(self.time())
         self.say(process.name, "gives up")
 
     def withdrew(self, process: Process, sent: float) -> None:

@@ -245,7 +245,7 @@ class World:
             if (shard := actor.shard) is not None and not actor.process.dead:
                 self.seen.accounts[actor.process] = Account(
                     at=self.ended, begun=shard.begun, given_up=shard.given_up, late=shard.dispatcher.late,
-                    calls=shard.calls,
+                    calls=shard.calls, regressions=shard.regressions,
                 )  # fmt: skip
 
     async def _until(self, instant: float) -> None:

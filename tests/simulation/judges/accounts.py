@@ -21,6 +21,9 @@ def accounts(seen: Observer, plan: Plan) -> Findings:
         found = {"begun": begun, "late": late, "calls": len(seen.questions[process])}
         if told != found:
             yield account.at, f"{process.name} says {told}, and it was {found}"
+        healed = sum(answer.healed for _, _, answer in seen.told[process])
+        if account.regressions < healed:
+            yield account.at, f"{process.name} reports {account.regressions} losses, and mended {healed}"
         if not (seen.losses or seen.steps or seen.reclaims or seen.copies or plan.keyed):
             least, most = _passed(seen, process)
             if not least <= account.given_up <= most:

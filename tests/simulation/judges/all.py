@@ -21,7 +21,7 @@ from simulation.judges.deadlines import (
 )
 from simulation.judges.ends import agreed, closing, fates, handed, kept
 from simulation.judges.findings import GRAIN, Findings, named
-from simulation.judges.running import leases, limits, renewals
+from simulation.judges.running import lapses, leases, limits, renewals
 from simulation.judges.settlements import settlements
 from simulation.judges.slots import announced, placed, surely, void
 from simulation.judges.starts import Starts
@@ -78,6 +78,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         outages,
         freed,
         renewals,
+        lapses,
         closing,
         wasted,
         asked,
