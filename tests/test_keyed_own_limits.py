@@ -233,7 +233,7 @@ def test_what_no_key_can_have_is_refused_by_name(each: list[str], says: str) -> 
 
 def test_each_without_a_rate_says_what_to_use_instead() -> None:
     with pytest.raises(
-        InvalidOption, match="leave out each=: then interval, rate and limits hold for each key"
+        InvalidOption, match="leave out each=: then rate, interval and limits hold for each key"
     ):
         IntervalQueue("api", limits=["500/min"], each=["10/s", "100/min"])
 

@@ -203,5 +203,4 @@ def _binds(state: State, clock: int) -> str | None:
     """What the last tickets or the next job wait for when the queue's clock reads `clock`."""
     if (limit := standing.binding(state, clock)) is not None:
         return limits.text(limit)
-    has_pace = state.settings.interval > 1 or not state.settings.limits
-    return "pace" if has_pace and state.due + state.settings.interval > clock else None
+    return "pace" if state.settings.has_pace and state.due + state.settings.interval > clock else None

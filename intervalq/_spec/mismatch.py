@@ -22,7 +22,7 @@ def differences(ours: Settings, theirs: Settings) -> tuple[str, str]:
 def _parts(settings: Settings) -> dict[str, str]:
     """The text of each setting. Without an interval, others follow from the limits."""
     parts = {"pace": "no interval"}
-    if settings.interval > 1 or not settings.limits:
+    if settings.has_pace:
         tolerance = f"tolerance={parse.text(settings.tolerance)}" if settings.tolerance else "no tolerance"
         parts = {
             "pace": f"interval={parse.text(settings.interval)}",
