@@ -262,11 +262,11 @@ def test_handles_with_other_limits_of_keys_are_told() -> None:
             pass
         with pytest.raises(
             ConfigMismatch,
-            match=r"limits of each key=\['20/10s'\], but this handle has limits of each key=\['21/10s'\]:",
+            match=r"each=\['20/10s'\], but this handle has each=\['21/10s'\]:",
         ):
             async with process(each=["shared", "21/10s"])["a"].slot():
                 pass
-        with pytest.raises(ConfigMismatch, match="limits of each key="):
+        with pytest.raises(ConfigMismatch, match="each="):
             async with process(each="shared")["a"].slot():
                 pass
         adopting = process(each=["shared", "10 tokens/min"], on_mismatch="adopt")["a"]

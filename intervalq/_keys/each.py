@@ -56,9 +56,9 @@ def each_of(
     what = f"each={short(each)}"
     if interval is None:
         raise InvalidOption(
-            f"{what} needs rate= or interval=, the common pace of all keys: if only limits are common, give the "
-            "highest rate at which all keys together may start. If nothing is common, leave out each=: then "
-            "rate, interval and limits hold for each key by itself"
+            f"{what} needs rate= or interval=, the common pace of all keys: if only limits are common, give "
+            "the highest rate at which all keys together may start. If nothing is common, leave out each=: "
+            "then rate, interval and limits hold for each key by itself"
         )
     if not is_plain:
         raise InvalidOption(

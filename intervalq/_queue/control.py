@@ -288,5 +288,5 @@ class Control(Handle):
     async def _command(self, command: Command, *, may_be_new: bool = False) -> Answer:
         answer = await self._shard().command(command)
         if answer.state is None and not (may_be_new and self._options.interval is not None):
-            raise QueueNotFound(self.name)
+            raise QueueNotFound(self.name, self._open().url)
         return answer

@@ -116,9 +116,14 @@ class QueueState:
     auto: AutoState | None = None
     """With `rate="auto"`: the present rate, of which `interval` is the interval. None: the rate is fixed."""
 
+    @property
+    def has_pace(self) -> bool:
+        """Whether there is an interval, and not only limits: `interval` is a microsecond then."""
+        return not self.limits or self.interval > 1e-6
+
     def to_dict(self) -> dict[str, Any]:
-        """The state as a JSON object."""
-        return asdict(self)
+        """The state as a JSON object. `interval` is null if the queue has only limits."""
+        return {**asdict(self), "interval": self.interval if self.has_pace else None}
 
 
 def outstanding(state: State) -> int:
