@@ -84,11 +84,11 @@ class JavaNotFound(IntervalqError, RuntimeError):
 class ConfigMismatch(IntervalqError):
     """A handle's settings disagree with those that the queue already runs with."""
 
-    def __init__(self, queue: str, ours: str, theirs: str, *, fixed: str = "") -> None:
+    def __init__(self, queue: str, ours: str, theirs: str, *, fixed: str = "", command: str = "") -> None:
         self.queue, self.ours, self.theirs = queue, ours, theirs
         remedy = (
             "use the same settings, omit them to use those of the queue, or change the queue for everybody "
-            "with queue.configure(...) or `intervalq configure` (see also on_mismatch=)"
+            f"with queue.configure(...) or `{command or 'intervalq configure'}` (see also on_mismatch=)"
         )
         if fixed:
             remedy = f"its {fixed} can't be changed while it runs: use the same, or drop the queue first"
@@ -108,11 +108,11 @@ class QueueExists(IntervalqError):
 class QueueNotFound(IntervalqError):
     """The store has no such queue. It is created by the first job of a handle that has an interval."""
 
-    def __init__(self, queue: str) -> None:
-        self.queue = queue
+    def __init__(self, queue: str, store: str = "") -> None:
+        self.queue, self.store = queue, store
         super().__init__(
-            f"the store has no queue {queue!r}: check name and store; the first job with an interval, a rate "
-            "or limits creates it"
+            f"the store {store or 'given'} has no queue {queue!r}: check name and store; the first job with an "
+            "interval, a rate or limits creates it"
         )
 
 

@@ -60,9 +60,10 @@ def test_the_queue_itself_takes_no_jobs() -> None:
     ("options", "says"),
     [
         ({"rate": 10, "each": "20/s"}, "faster than the common pace"),
-        ({"each": "20/s"}, "needs interval or rate"),
+        ({"each": "20/s"}, "needs rate= or interval=.*leave out each=: then rate, interval and limits"),
+        ({"each": ["500 tokens"], "rate": 10}, r"^each='500 tokens' is not a rate: .*'5_000 tokens/min'"),
         ({"rate": 10, "each": "5/s", "burst": 2}, "can't be combined"),
-        ({"each": "shared", "limits": ["5/min"]}, "needs interval or rate"),
+        ({"each": "shared", "limits": ["5/min"]}, "give the highest rate at which all keys together may"),
         ({"rate": 10, "each": "shared", "max_running": 2}, "can't be combined"),
     ],
 )

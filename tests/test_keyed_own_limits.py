@@ -233,7 +233,7 @@ def test_what_no_key_can_have_is_refused_by_name(each: list[str], says: str) -> 
 
 def test_each_without_a_rate_says_what_to_use_instead() -> None:
     with pytest.raises(
-        InvalidOption, match="leave out each=: then interval, rate and limits hold for each key"
+        InvalidOption, match="leave out each=: then rate, interval and limits hold for each key"
     ):
         IntervalQueue("api", limits=["500/min"], each=["10/s", "100/min"])
 
@@ -262,11 +262,11 @@ def test_handles_with_other_limits_of_keys_are_told() -> None:
             pass
         with pytest.raises(
             ConfigMismatch,
-            match=r"limits of each key=\['20/10s'\], but this handle has limits of each key=\['21/10s'\]:",
+            match=r"each=\['20/10s'\], but this handle has each=\['21/10s'\]:",
         ):
             async with process(each=["shared", "21/10s"])["a"].slot():
                 pass
-        with pytest.raises(ConfigMismatch, match="limits of each key="):
+        with pytest.raises(ConfigMismatch, match="each="):
             async with process(each="shared")["a"].slot():
                 pass
         adopting = process(each=["shared", "10 tokens/min"], on_mismatch="adopt")["a"]

@@ -10,13 +10,13 @@ from intervalq._spec import parse
 from intervalq._spec.limits import Limit as PublicLimit
 from intervalq._spec.limits import is_of_units, rules_of, text
 from intervalq._timing import rates
-from intervalq.errors import InvalidOption, short
+from intervalq.errors import InvalidInterval, InvalidOption, short
 from intervalq.rules import Limit, Settings
 
 SHARED: Final = "shared"
 """The text for keys that have no pace of their own."""
 
-NO_PACE: Final = 0
+OF_ALL: Final = 0
 """The interval that stands for `SHARED`."""
 
 MAX_WEIGHT: Final = 1_000
@@ -25,7 +25,7 @@ MAX_WEIGHT: Final = 1_000
 
 _FORMS: Final = (
     f"must be a rate, {SHARED!r}, or a list that begins with one of these or with a limit of units: "
-    f"['5/s', '5_000 tokens/min']"
+    "['5/s', '5_000 tokens/min']"
 )
 
 
@@ -33,7 +33,7 @@ class Each(NamedTuple):
     """What each key has for itself."""
 
     interval: int | None
-    """Its interval in microseconds; `NO_PACE`: the common one; None: no common pace."""
+    """Its interval in microseconds; `OF_ALL`: the common one; None: no common pace."""
     limits: tuple[Limit, ...] = ()
 
 
@@ -56,8 +56,9 @@ def each_of(
     what = f"each={short(each)}"
     if interval is None:
         raise InvalidOption(
-            f"{what} needs interval or rate: the common pace of all keys. Without one, leave out each=: then "
-            "interval, rate and limits hold for each key by itself"
+            f"{what} needs rate= or interval=, the common pace of all keys: if only limits are common, give "
+            "the highest rate at which all keys together may start. If nothing is common, leave out each=: "
+            "then rate, interval and limits hold for each key by itself"
         )
     if not is_plain:
         raise InvalidOption(
@@ -81,8 +82,11 @@ def each_of(
 
 def _pace(pace: float | str, interval: int) -> int:
     if pace == SHARED:
-        return NO_PACE
-    own = rates.rate(pace)
+        return OF_ALL
+    try:
+        own = rates.rate(pace)
+    except InvalidInterval as error:
+        raise InvalidOption(f"each={error} (each= {_FORMS})") from None
     if own < interval:
         raise InvalidOption(
             f"each={short(pace)} is faster than the common pace of one start in {parse.text(interval)}, "

@@ -20,7 +20,7 @@ from intervalq._keys.limits import (
     of_shard,
 )
 from intervalq._keys.view import CommonView
-from intervalq._spec.mismatch import OnMismatch, differences
+from intervalq._spec.mismatch import OnMismatch, command_for, differences
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
 from intervalq.keyed import Common, KeyedAnswer, Place, is_plain, shares
 from intervalq.rules import Advance, Answer, Command, Configure, Drop, Inspect, Settings, Slot, State
@@ -275,7 +275,8 @@ class KeyStore:
             return
         self._agrees = False
         fixed = "tolerance" if self._on_mismatch == "update" else ""
-        raise ConfigMismatch(self._record, *differences(ours, theirs), fixed=fixed)
+        told = command_for(self._record, ours, theirs)
+        raise ConfigMismatch(self._record, *differences(ours, theirs), fixed=fixed, command=told)
 
 
 def _held_until(state: State, until: int) -> int:

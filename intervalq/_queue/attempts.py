@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from copy import copy
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -25,7 +25,7 @@ from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.backends import spawn
 from intervalq._timing.backoff import backoff
 from intervalq._timing.retry_after import wait_after_error, wait_after_result
-from intervalq.errors import IntervalqError, StoreError
+from intervalq.errors import IntervalqError, StoreError, short
 
 R = TypeVar("R")
 
@@ -93,7 +93,8 @@ async def _attempt(
             if not in_thread:
                 if job is not None:
                     job.begins(grant)
-                result = await function()
+                made = function()
+                result = await made if inspect.isawaitable(made) else not_awaitable(made)
                 settle_by(plan.settle, result, partial(queue._settle, shard, grant), queue.name)
                 return grant, result, None
             # A limiter of its own: waiting for a thread of the shared pool would use up the slot.
@@ -157,6 +158,14 @@ def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
     again = Waiter(cost=waiter.cost, early=waiter.early, order=waiter.order, again=True, units=waiter.units)
     again.within, again.latest = waiter.within, waiter.latest
     return again
+
+
+def not_awaitable(result: object) -> NoReturn:
+    """Refuse a plain function where an async one is needed; it was called."""
+    raise TypeError(
+        f"the function returned {short(result)}, which can't be awaited: give an async function (async def); "
+        "add(), or the queue as a decorator, takes plain functions, too"
+    )
 
 
 def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import anyio
 
-from intervalq._keys.each import NO_PACE, limits_of, not_of_common, not_of_key
+from intervalq._keys.each import OF_ALL, limits_of, not_of_common, not_of_key
 from intervalq._queue.handle import Handle
 from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.options import Cost, Duration, Options, Rate, check_burst, options, whole
@@ -144,12 +144,12 @@ class Control(Handle):
         before = (await self._command(Inspect(), may_be_new=True)).state
         if before is not None:
             settings = before.settings
-            if settings.limits and settings.interval == 1 and (checked.interval or command.burst):
+            if not settings.has_pace and (checked.interval or command.burst):
                 raise InvalidOption(
                     f"queue {self.name!r} has limits and no interval, which can't be changed while it "
                     "runs: drop it, and create it with both"
                 )
-            if settings.limits and settings.interval == 1 and command.limits == ():
+            if not settings.has_pace and command.limits == ():
                 raise InvalidOption(f"queue {self.name!r} has no interval: it needs at least one limit")
             longest = settings.interval if settings.auto is None else settings.auto.slowest
             check_burst(checked.interval or longest, command.burst or settings.burst)
@@ -205,7 +205,7 @@ class Control(Handle):
     def _check_each(self, *, has_pace: bool, has_others: bool) -> None:
         """Refuse settings that keys under one rate don't have."""
         mine = self._options
-        if mine.is_keyed and (has_others or (has_pace and mine.each == NO_PACE)):
+        if mine.is_keyed and (has_others or (has_pace and mine.each == OF_ALL)):
             raise not_of_key(self.name, mine.name)
         if mine.each is not None and has_others:
             raise not_of_common(self.name)
@@ -288,5 +288,5 @@ class Control(Handle):
     async def _command(self, command: Command, *, may_be_new: bool = False) -> Answer:
         answer = await self._shard().command(command)
         if answer.state is None and not (may_be_new and self._options.interval is not None):
-            raise QueueNotFound(self.name)
+            raise QueueNotFound(self.name, self._open().url)
         return answer

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from intervalq._keys.each import MAX_WEIGHT, NO_PACE, SHARED
+from intervalq._keys.each import MAX_WEIGHT, OF_ALL, SHARED
 from intervalq._keys.names import shown, token
 from intervalq._keys.store import KeyStore
 from intervalq._keys.view import CommonView
@@ -75,7 +75,7 @@ class Handle:
         Raises:
             InvalidOption: the weight is not from 1 to 1,000, or the keys of this queue have none.
         """
-        if whole("weight", weight, 1, MAX_WEIGHT) != 1 and self._options.each != NO_PACE:
+        if whole("weight", weight, 1, MAX_WEIGHT) != 1 and self._options.each != OF_ALL:
             raise InvalidOption(
                 f"weight={weight} needs each={SHARED!r}: other keys of {self.name!r} have a pace of their own"
             )
@@ -167,7 +167,7 @@ class Handle:
             return store
         view = CommonView() if self._parent is None else self._parent._view  # noqa: SLF001 - its own class
         return KeyStore(
-            store, mine.name, mine.common, own_pace=mine.each != NO_PACE, weight=mine.weight, view=view,
+            store, mine.name, mine.common, own_pace=mine.each != OF_ALL, weight=mine.weight, view=view,
             on_mismatch=mine.on_mismatch,
         )  # fmt: skip
 

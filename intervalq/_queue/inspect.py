@@ -116,9 +116,14 @@ class QueueState:
     auto: AutoState | None = None
     """With `rate="auto"`: the present rate, of which `interval` is the interval. None: the rate is fixed."""
 
+    @property
+    def has_pace(self) -> bool:
+        """Whether there is an interval, and not only limits: `interval` is a microsecond then."""
+        return not self.limits or self.interval > 1e-6
+
     def to_dict(self) -> dict[str, Any]:
-        """The state as a JSON object."""
-        return asdict(self)
+        """The state as a JSON object. `interval` is null if the queue has only limits."""
+        return {**asdict(self), "interval": self.interval if self.has_pace else None}
 
 
 def outstanding(state: State) -> int:
@@ -203,5 +208,4 @@ def _binds(state: State, clock: int) -> str | None:
     """What the last tickets or the next job wait for when the queue's clock reads `clock`."""
     if (limit := standing.binding(state, clock)) is not None:
         return limits.text(limit)
-    has_pace = state.settings.interval > 1 or not state.settings.limits
-    return "pace" if has_pace and state.due + state.settings.interval > clock else None
+    return "pace" if state.settings.has_pace and state.due + state.settings.interval > clock else None

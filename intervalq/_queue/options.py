@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypeAlias, TypeVar, get_args
+from typing import TypeAlias, TypeVar, get_args
 
 from intervalq._keys.each import each_of, needs_key, pace_of
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit as PublicLimit
 from intervalq._spec.limits import rules_of, text
 from intervalq._spec.mismatch import OnMismatch
+from intervalq._spec.record import NO_PACE
 from intervalq._timing import rates
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidInterval, InvalidOption, short
@@ -29,9 +30,6 @@ Rate = float | str
 
 _MAX = 1_000_000
 """The largest count that an option accepts: more is a mistake, not a setting."""
-
-_NO_PACE: Final = 1
-"""The interval of a queue that has only limits, in microseconds."""
 
 Each = Rate | Iterable[float | str | PublicLimit]
 """The rate of each key, or a list of a rate and limits: see `IntervalQueue`."""
@@ -143,10 +141,10 @@ class Options:
                     f"cost={short(cost)} is more than the limit of {text(limit)}{whose} ever allows: "
                     "split the job, or raise the limit"
                 )
-        if taken[STARTS] > 1 and self.limits and self.interval == _NO_PACE and not self._limits_starts:
+        if taken[STARTS] > 1 and not self._counts_starts:
             raise InvalidOption(
                 f"cost={short(cost)} counts starts, which this queue doesn't limit: give it in units of its "
-                f"limits ({', '.join(map(text, self.limits))}), or the queue a rate or a limit of starts"
+                f"limits ({', '.join(map(text, self.all_limits))}), or the queue a rate or a limit of starts"
             )
         check_cost(self.interval, taken[STARTS])
         if not isinstance(cost, Mapping):
@@ -159,8 +157,10 @@ class Options:
         return (*self.own, *self.limits) if self.is_keyed else self.limits
 
     @property
-    def _limits_starts(self) -> bool:
-        return any(limit.unit == STARTS for limit in self.limits)
+    def _counts_starts(self) -> bool:
+        settings = self.settings
+        has_pace = settings is None or settings.has_pace
+        return has_pace or any(limit.unit == STARTS for limit in self.all_limits)
 
     def check_key(self) -> None:
         """Refuse a job without a key if the queue's jobs need keys.
@@ -233,7 +233,7 @@ def options(
     tolerated = 0 if tolerance is None else parse.duration(tolerance, least=1, what="tolerance")
     own = each_of(each, micros, is_plain=(burst, max_running, auto) == (1, None, None))
     if micros is None and ruled:
-        micros, burst = _NO_PACE, (tolerated := _late(ruled))  # in any of these slots, a job may begin late
+        micros, burst = NO_PACE, (tolerated := _late(ruled))  # in any of these slots, a job may begin late
     elif micros is not None:
         _check_tolerance(tolerance, tolerated, micros if auto is None else auto.fastest)
     return Options(

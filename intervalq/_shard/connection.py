@@ -14,7 +14,7 @@ from intervalq._keys.store import keyed_on
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec import windows
 from intervalq._spec.configure import reordered
-from intervalq._spec.mismatch import OnMismatch, differences
+from intervalq._spec.mismatch import OnMismatch, command_for, differences
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import ConfigMismatch, QueueExists
 from intervalq.rules import (
@@ -188,7 +188,8 @@ class Connection:
             await self._send(change, None, attach=False)
         else:
             fixed = "tolerance" if self._on_mismatch == "update" else ""
-            raise ConfigMismatch(self.queue, *differences(ours, theirs), fixed=fixed)
+            told = command_for(self.queue, ours, theirs)
+            raise ConfigMismatch(self.queue, *differences(ours, theirs), fixed=fixed, command=told)
 
     async def _send(
         self, command: Command, generation: str | None, *, attach: bool = True, nonce: str | None = None

@@ -328,7 +328,7 @@ class Conversation:
         self.settlements.answered()
         self.outage.ended()
         if answer.state is None:
-            raise QueueNotFound(self._queue)
+            raise QueueNotFound(self._queue, self._store.url)
         if question.take and not answer.count and not self._connection.is_held:
             raise StoreError(
                 self._store.url,

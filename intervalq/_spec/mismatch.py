@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal, TypeAlias
 
 from intervalq._spec import limits, parse
@@ -22,7 +23,7 @@ def differences(ours: Settings, theirs: Settings) -> tuple[str, str]:
 def _parts(settings: Settings) -> dict[str, str]:
     """The text of each setting. Without an interval, others follow from the limits."""
     parts = {"pace": "no interval"}
-    if settings.interval > 1 or not settings.limits:
+    if settings.has_pace:
         tolerance = f"tolerance={parse.text(settings.tolerance)}" if settings.tolerance else "no tolerance"
         parts = {
             "pace": f"interval={parse.text(settings.interval)}",
@@ -36,7 +37,24 @@ def _parts(settings: Settings) -> dict[str, str]:
     most = settings.max_running
     parts["max_running"] = f"max_running={most}" if most else "no max_running"
     own, common = settings.limits[: settings.own], settings.limits[settings.own :]
-    for what, some in (("limits", common), ("limits of each key", own)):
+    for what, some in (("limits", common), ("each", own)):
         listed = sorted([limits.text(limit) for limit in some])
-        parts[what] = f"{what}={listed}" if some else f"no {what}"
+        parts[what] = f"{what}={listed}" if some else f"no limits in {what}=" if some is own else f"no {what}"
     return parts
+
+
+def command_for(queue: str, ours: Settings, theirs: Settings) -> str:
+    """The command that gives a queue our settings, as far as it can be written."""
+    parts = ["intervalq", "configure", queue]
+    if ours.has_pace and ours.interval != theirs.interval and ours.auto is None:
+        parts += ["--interval", parse.text(ours.interval)]
+    if ours.has_pace and ours.burst != theirs.burst:
+        parts += ["--burst", str(ours.burst)]
+    if ours.max_running != theirs.max_running:
+        parts += ["--max-running", str(ours.max_running)]
+    if set(ours.limits) != set(theirs.limits):
+        for limit in ours.limits:
+            parts += ["--limit", limits.text(limit)]
+        parts += [] if ours.limits else ["--no-limits"]
+    is_whole = ours.auto == theirs.auto and not ours.own and not any(limit.jitter for limit in ours.limits)
+    return shlex.join(parts if is_whole and len(parts) > 3 else parts[:2])

@@ -29,6 +29,9 @@ RENAMED: Final = {
 """The names that some fields had up to layout 5, and those that they have now."""
 
 
+NO_PACE: Final = 1
+"""The interval of a queue that has only limits, in microseconds."""
+
 MAX_LEASES: Final = 1_000_000
 """The maximum number of leases in a record, and the longest list in an answer that these rules produce."""
 
@@ -153,6 +156,11 @@ class Settings:
     own: int = 0
     """In the process of a key under a common rate: how many of the limits, from the first, are its own. The
     others are the common ones; in a store, each of the two records has only its own limits."""
+
+    @property
+    def has_pace(self) -> bool:
+        """Whether the interval was asked for, and not only limits."""
+        return not self.limits or self.interval != NO_PACE
 
     def agree(self, other: Settings) -> bool:
         """Whether both are the same, except for an interval that changes on its own."""

@@ -65,14 +65,14 @@ def test_what_people_read() -> None:
     assert lines(got) == [
         ("jobs", "2, 1 failed, 3 already done, 4 not run"),
         ("starts", "3, including further attempts"),
-        ("rate", "10/s, 100.0% of the possible 10/s"),
+        ("rate", "10/s, 100.0% of the queue's 10/s"),
         ("gaps", "smallest 100ms, 1% 100ms, median 100ms, 99% 100ms"),
         ("too short", "0.00% of gaps under 0.9 x 100ms"),
         ("order", "kept"),
         ("slots unused", "2; store calls per job: 2.00"),
     ]
     slow = dict(lines(made([0.0, 3600.0, 7200.0], [2, 1, 3], interval=3600.0, issued=None)))
-    assert slow["rate"] == "1/h, 100.0% of the possible 1/h"
+    assert slow["rate"] == "1/h, 100.0% of the queue's 1/h"
     assert slow["gaps"] == "smallest 1h00m, 1% 1h00m, median 1h00m, 99% 1h00m"
     assert slow["order"] == "not kept: 1 pair out of order"
     assert slow["slots unused"].startswith("not known")

@@ -34,6 +34,9 @@ async def test_what_queues_keep_at_such_a_path_is_no_database_of_tasks(tmp_path:
     path = str(tmp_path / "state.json")
     async with Tasks(path) as tasks, IntervalQueue("q", interval="1ms", store=path) as queue:
         await queue.run(nothing)
-        with pytest.raises(CorruptState, match="if queues keep JSON in it, give tasks and ledgers a file"):
+        with pytest.raises(
+            CorruptState,
+            match="give another path; if queues keep JSON in it, give tasks",
+        ):
             await tasks.insert("a", 1)
         await queue.run(nothing)

@@ -75,7 +75,7 @@ async def inspect_all(store: str | None, name: str | None = None) -> list[QueueS
     finally:
         await opened.aclose()
     if name is not None and not found:
-        raise QueueNotFound(name)
+        raise QueueNotFound(name, opened.url)
     return sorted(found, key=_place)
 
 

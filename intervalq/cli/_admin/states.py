@@ -45,17 +45,12 @@ def waits_for(state: QueueState) -> str:
     return "the pace" if state.binds == "pace" else f"the limit {escaped(state.binds)}"
 
 
-def has_no_pace(state: QueueState) -> bool:
-    """Whether the queue has limits but no interval."""
-    return bool(state.limits) and state.interval <= 1e-6
-
-
 def interval(state: QueueState) -> str:
     """The interval, in words."""
     if state.auto is not None:
         found, bounds = state.auto.rate, f"{state.auto.floor:.4g}/s to {state.auto.ceiling:.4g}/s"
         return f"{exact(state.interval)} ({found:.4g}/s, automatic, from {bounds})"
-    return "none" if has_no_pace(state) else f"{exact(state.interval)} ({1 / state.interval:.6g}/s)"
+    return "none" if not state.has_pace else f"{exact(state.interval)} ({1 / state.interval:.6g}/s)"
 
 
 def counted(keys: Sequence[QueueState]) -> str:
@@ -87,7 +82,7 @@ def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str,
         ("interval", interval(state)),
         ("tickets", f"{state.ticket} issued, {state.current} last begun, {waits}"),
     ]
-    if state.burst != 1 and not has_no_pace(state):
+    if state.burst != 1 and state.has_pace:
         rows.append(("burst", str(state.burst)))
     if state.max_running is not None:
         rows.append(("running", f"{state.running} of at most {state.max_running}"))
@@ -133,7 +128,7 @@ def table(states: Sequence[QueueState], most: int | None = MAX_KEYS) -> Table:
         made.add_row(
             Text(escaped(state.name)),
             "-"
-            if has_no_pace(state)
+            if not state.has_pace
             else exact(state.interval) + (" auto" if state.auto is not None else ""),
             str(state.ticket),
             str(state.outstanding),

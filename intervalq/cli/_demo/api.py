@@ -64,5 +64,8 @@ def summary(report: Mapping[str, Any]) -> str:
     share = f" ({rejected / calls:.0%})" if rejected else ""
     words = f"{calls} calls, {rejected} rejected{share}; "
     words += f"at most {report['most_in_window']} in any {exact(report['window'])}"
-    gap = report["gaps"]["min"]
-    return words if gap is None else f"{words}; smallest gap {seconds(gap)}"
+    gaps = report["gaps"]
+    if gaps["min"] is None:
+        return words
+    # The smallest gap shows how evenly calls travelled, not how they began.
+    return f"{words}; gaps between arrivals: median {seconds(gaps['p50'])}, 1% under {seconds(gaps['p1'])}"

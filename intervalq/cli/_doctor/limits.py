@@ -33,7 +33,7 @@ async def examine_limits(store: Store) -> list[Finding]:
 def about_limits(name: str, settings: Settings, *, is_remote: bool) -> list[Finding]:
     """Problems with the limits of one queue."""
     found = list[str]()
-    has_pace = settings.interval > 1
+    has_pace = settings.has_pace
     for limit in settings.limits:
         named = text(limit)
         if limit.unit == STARTS and has_pace:

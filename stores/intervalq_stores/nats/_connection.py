@@ -360,7 +360,7 @@ def translate_error(store: str, error: Exception, denied: str = "") -> StoreErro
     """The store's error for one of the driver. An unknown one doesn't tell whether a step was done."""
     text = str(error).removeprefix("nats: ") or type(error).__name__
     kind: type[StoreError] = StoreUnavailable
-    why = f"the server can't be reached or did not answer: {text[:200]}"
+    why = f"the server can't be reached or did not answer (does it run, at this address?): {text[:200]}"
     if isinstance(error, StoreError):
         return error
     if denied:

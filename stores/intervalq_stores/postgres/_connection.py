@@ -70,6 +70,9 @@ _KINDS: Final[dict[str, type[StoreError]]] = {
 _UNFIT: Final = frozenset({"22003", "22021", "22P02", "22P05", "54000"})
 # libpq reports no SQLSTATE for a refused connection, only text: its own, or the server's, which
 # is expected to be in English.
+_NO_DATABASE: Final = re.compile(r'database ".*" does not exist')
+"""What an English server says of a database that is not there; without a connection there is no code."""
+
 _REFUSALS: Final = ("authentication", "pg_hba.conf", "no password supplied", "no such user", 'role "')
 _PASSING: Final = ("too many connections", "due to timeout")  # may mention a role or an authentication
 _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
@@ -217,6 +220,8 @@ class Server:
                 f"; let an administrator run {self.schema.file} (psql -f) and grant this role the rights"
             )
             message += " that the head of that file lists"
+        if not code and _NO_DATABASE.search(message):
+            message += "; create it (createdb), or correct the name in the URL"
         if code == "IQ002":
             message += "; upgrade intervalq here"
         refused = any(word in message for word in _REFUSALS) and not any(word in message for word in _PASSING)

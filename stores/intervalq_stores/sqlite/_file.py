@@ -253,7 +253,10 @@ class SQLiteFile:
         why = f"SQLite says: {shown(error)}"
         if code & 0xFF in _BROKEN:
             if code == sqlite3.SQLITE_NOTADB:
-                why += "; if queues keep JSON in it, give tasks and ledgers a file of their own"
+                why += (
+                    "; if another program wrote it, give another path; if queues keep JSON in it, give tasks "
+                    "and ledgers a file of their own"
+                )
             raise corrupt(why, self._url) from error
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             kind: type[StoreError] = StoreTimeout
