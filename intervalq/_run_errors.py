@@ -34,7 +34,8 @@ class TooManyFailures(IntervalqError):
         elif unfit:
             remedy = "mend the schema or the function (with key= and run=, answers would be kept)"
         super().__init__(
-            f"{count} rows in a row failed for one reason, so no more are called: {row}{reason}; {remedy}"
+            f"{count} rows failed one after the other for one reason, so no more are called: {row}{reason}; "
+            f"{remedy}"
         )
 
 
@@ -44,8 +45,8 @@ class RunChanged(IntervalqError):
     def __init__(self, run: str, key: str, what: str) -> None:
         self.run, self.key = run, key
         super().__init__(
-            f"row {short(key)} of run {run!r} has an answer that was kept {what}: give replay=True to fit kept "
-            "answers to this schema, without a call; or another run name, to call all rows anew"
+            f"row {short(key)} of run {run!r} has an answer that was kept {what}: give replay=True to fit "
+            "kept answers to this schema, without a call; or another run name, to call all rows anew"
         )
 
 

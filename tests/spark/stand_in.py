@@ -85,6 +85,7 @@ class SparkApi:
         self._counts: Counter[str] = Counter()
         self._held: set[str] = set()
         self._all_held = False
+        self._free: frozenset[str] = frozenset()  # keys that aren't held when all are
         self._answered_first: int | None = None  # how many calls are answered before all others are held
         self._waiting: list[tuple[str, Callable[[], None]]] = []
         self._changed = threading.Condition()
@@ -116,10 +117,11 @@ class SparkApi:
 
     # --- what tests steer -----------------------------------------------------------------------------
 
-    def hold(self, *keys: str, after: int = 0) -> None:
-        """Hold the answers to these keys, or to all calls but the first `after`, until `release`."""
+    def hold(self, *keys: str, after: int = 0, but: Iterable[str] = ()) -> None:
+        """Hold the answers to these keys, or to all calls but the first `after` and some keys, until `release`."""
         with self._changed:
             self._held.update(keys)
+            self._free = frozenset(but)
             if not keys:
                 self._answered_first = after
                 self._all_held = self.count >= after
@@ -131,6 +133,7 @@ class SparkApi:
                 self._held.difference_update(keys)
             else:
                 self._held.clear()
+                self._free = frozenset()
                 self._all_held, self._answered_first = False, None
             free = [answer for key, answer in self._waiting if not self._holds(key)]
             self._waiting = [(key, answer) for key, answer in self._waiting if self._holds(key)]
@@ -274,7 +277,7 @@ class SparkApi:
             self._changed.notify_all()
 
     def _holds(self, key: str) -> bool:
-        return self._all_held or key in self._held
+        return (self._all_held and key not in self._free) or key in self._held
 
     def _refusal(self, at: float) -> float:
         """Seconds for which the policy refuses calls; 0: it accepts this one."""

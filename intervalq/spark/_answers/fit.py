@@ -1,7 +1,7 @@
-"""Fits an answer's values to the columns of a schema: whatever can be converted without loss, and nothing else.
+"""Fits an answer's values to the columns of a schema: what can be converted without loss is converted.
 
-JSON has no decimals, dates, timestamps or whole numbers over 2^53, so their standard text is converted, too. Arrow
-would drop a fraction or a time of day without a word.
+JSON has no decimals, dates, timestamps or whole numbers over 2^53, so their standard text is converted, too.
+Arrow alone would drop a fraction or a time of day silently.
 """
 
 from __future__ import annotations

@@ -43,14 +43,8 @@ def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
     Raises:
         TypeError: it has a value of a type that can't be kept; the message names the type.
     """
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, str):
-        return value if type(value) is str else str.__str__(value)
+    if value is None or isinstance(value, bool | str | int | float):
+        return _written_scalar(value)
     if isinstance(value, Mapping):
         return _written_map(value)
     if isinstance(value, list | tuple):
@@ -74,6 +68,15 @@ def read_answer(value: Any) -> Any:  # noqa: ANN401 - any JSON, any answer
         if name in _READERS:
             return _READERS[name](content)
     return {name: read_answer(item) for name, item in value.items()}
+
+
+def _written_scalar(value: str | float | bool | None) -> Any:  # noqa: ANN401 - any JSON
+    """A value that JSON has; those of derived classes, such as members of an enumeration, as their values."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, str):
+        return str.__str__(value)
+    return value if value is None or isinstance(value, bool) else int(value)
 
 
 def _written_map(value: Mapping[Any, Any]) -> dict[str, Any]:

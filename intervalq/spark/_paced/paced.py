@@ -135,20 +135,25 @@ def paced(
     )
 
     def transform(df: DataFrame) -> DataFrame:
-        from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
-
-        given = schema if isinstance(schema, StructType) else cast("StructType", StructType.fromDDL(schema))
-        columns = [(field.name, field.dataType) for field in given]
-        output = StructType(list(df.schema.fields))
-        for field in given:
-            output.add(field.name, field.dataType, nullable=True)
-        if log is not None:
-            output.add(log, cast("StructType", StructType.fromDDL(f"x {LOG_DDL}")).fields[0].dataType)
-        _check_columns(df.columns, [name for name, _ in columns], key, order_by, log)
+        given, output = _schemas(df, schema, log)
+        _check_columns(df.columns, given.fieldNames(), key, order_by, log)
         source = df if order_by is None else df.sortWithinPartitions(order_by)
         return source.mapInArrow(stage(job_of(given)), output, barrier)
 
     return transform
+
+
+def _schemas(df: DataFrame, schema: str | StructType, log: str | None) -> tuple[StructType, StructType]:
+    """The schema of the function's results, and that of the resulting DataFrame."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
+
+    given = schema if isinstance(schema, StructType) else cast("StructType", StructType.fromDDL(schema))
+    output = StructType(list(df.schema.fields))
+    for field in given:
+        output.add(field.name, field.dataType, nullable=True)
+    if log is not None:
+        output.add(log, cast("StructType", StructType.fromDDL(f"x {LOG_DDL}")).fields[0].dataType)
+    return given, output
 
 
 def _check_columns(

@@ -9,6 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -107,7 +108,7 @@ class Flow:
         self._calls.deadline = self.loop.time() + self._job.drain
         self._wake()
         if self._queue is not None:  # waiting jobs get an error, and tickets are given back
-            self._begin(_closed, self._queue)
+            self._begin(partial(self._queue.close, drain=False))
 
     # --- the whole task -----------------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ class Flow:
         self, row: Row, value: dict[str, Any] | None, stamp: Stamp, error: str | None, *, replayed: bool
     ) -> None:
         if error is None:
-            self._trial.fitted()
+            self._trial.fitted()  # also answers that were kept
         elif (stop := self._trial.failed(row.key, error)) is not None:
             self.fail(stop)
         if not self._out:
@@ -354,6 +355,7 @@ class Flow:
             text = "" if claims is None else claims.written(row.key, stamp, answer=result)
             answer = result  # it can be kept
             end = End(self._caller.checked(row.key, result), stamp, None)
+            self._trial.fitted()  # others needn't wait until it is recorded
             if claims is None:
                 self._finish(row, *end, replayed=False)
             else:
@@ -394,7 +396,3 @@ class Flow:
             self._finish(row, *end, replayed=False)
         else:
             self._known(row, self._claims.read(row.key, verdict.value))
-
-
-async def _closed(queue: IntervalQueue) -> None:
-    await queue.close(drain=False)

@@ -10,8 +10,8 @@ from intervalq.spark._paced.job import Job
 
 _TRIED: Final = 2
 """Rows that are called one at a time until an answer has fitted. This many unfit answers at the beginning
-stop the task: one may be an odd row, two are the schema or the function. This many other failures let the task
-go on, because errors may be data."""
+stop the task: one may be an odd row, two are the schema or the function. This many other failures let the
+task go on, because errors may be data."""
 
 MASKS: Final = ((r"'[^']*'|\"[^\"]*\"", "…"), (r"\b[0-9A-Fa-f-]*[0-9][0-9A-Fa-f-]*\b", "#"))
 """What differs from row to row in an error's text, and what stands for it in a reason."""

@@ -46,15 +46,14 @@ def job_maker(
 ) -> Callable[[StructType], Job]:
     """A factory of the job, for when the schema is known, which needs a session. Arguments as for `paced`."""
     _check_function(function, setup)
-    has_ledger = ledger is not None
     _check_ledger(ledger, queue, key, run, codec)
     _check_cost(queue, cost, settle)
     _check_policies(on_unknown, errors, log)
-    _check_answers(version, has_ledger=has_ledger, replay=replay)
+    _check_answers(ledger, version, replay=replay)
     concurrency = whole("concurrency", concurrency, 1, 10_000)
     ours = None if queue is None else _of_tasks(queue)
     url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
-    _check_store(url if has_ledger else None)
+    _check_store(url)
     if ours is not None:
         _check_store(ours._options.store_url)  # noqa: SLF001 - as above
     return _maker(
@@ -65,7 +64,7 @@ def job_maker(
         settle=settle,
         key=key,
         run="" if run is None else parse.name(run),
-        has_ledger=has_ledger,
+        has_ledger=ledger is not None,
         ledger_url=url,
         codec=checked_codec(codec),
         again=on_unknown == "retry",
@@ -137,10 +136,10 @@ def _stop_after(given: int | None, errors: Errors) -> int | None:
     return whole("stop_after", given, 1, 1_000_000)
 
 
-def _check_answers(version: str | None, *, has_ledger: bool, replay: bool) -> None:
+def _check_answers(ledger: str | None, version: str | None, *, replay: bool) -> None:
     if version is not None:
         parse.name(version, what="version")
-    if not has_ledger and (version is not None or replay):
+    if ledger is None and (version is not None or replay):
         raise InvalidOption(
             "version= and replay= apply to the answers in a ledger, but ledger=None keeps none: omit them"
         )
