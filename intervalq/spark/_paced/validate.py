@@ -92,19 +92,23 @@ def _maker(
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - an extra
 
         columns = to_arrow_schema(given, timezone="UTC")
-        described = ", ".join(f"{field.name} {field.type}" for field in columns)
         return Job(
             function=function,
             blocks=not _is_async(function),
             setup=setup,
             setup_identity=_identity(setup),
             columns=columns,
-            schema=hashlib.sha256(described.encode()).hexdigest()[:12],
+            schema=schema_hash(given),
             function_name=_name_of(function),
             **settings,
         )
 
     return job_of
+
+
+def schema_hash(given: StructType) -> str:
+    """A short text that is the same for the same columns, by which a ledger knows the schema of an answer."""
+    return hashlib.sha256(given.json().encode()).hexdigest()[:12]
 
 
 def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
