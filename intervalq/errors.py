@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from intervalq._error import IntervalqError as IntervalqError  # noqa: PLC0414 - the root of all below
+from intervalq._run_errors import BadResult as BadResult  # noqa: PLC0414 - these are of this page, too
+from intervalq._run_errors import RowFailed as RowFailed  # noqa: PLC0414
+from intervalq._run_errors import RunChanged as RunChanged  # noqa: PLC0414
+from intervalq._run_errors import TooManyFailures as TooManyFailures  # noqa: PLC0414
+from intervalq._run_errors import UnknownOutcome as UnknownOutcome  # noqa: PLC0414
 from intervalq._text import plain as plain  # noqa: PLC0414 - stores import it from here
 from intervalq._text import short as short  # noqa: PLC0414 - as above
 
@@ -285,41 +290,6 @@ class TooManyWaiting(IntervalqError):
 
 
 # --- runs over many rows -----------------------------------------------------------------------------
-
-
-class BadResult(IntervalqError, ValueError):
-    """A function's result for a row doesn't fit its schema. The row was called."""
-
-    def __init__(self, key: str, why: str) -> None:
-        self.key = key
-        of = f" for row {short(key)}" if key else ""
-        super().__init__(f"the function's result{of} doesn't fit the schema: {why}")
-
-
-class UnknownOutcome(IntervalqError):
-    """A row was started by a process that died, and may have been called; it isn't called again."""
-
-    def __init__(self, run: str, key: str) -> None:
-        self.run = run
-        self.key = key
-        super().__init__(
-            f"row {short(key)} of run {run!r} was started by a process that died, so its call may have been "
-            f"made: find out whether it was; `intervalq ledger forget {run} --unknown` then lets such rows "
-            'be called again (errors="column" reports them and goes on, on_unknown="retry" calls them again)'
-        )
-
-
-class RowFailed(IntervalqError):
-    """A row's call failed for good in an earlier run that kept its errors."""
-
-    def __init__(self, run: str, key: str, error: str) -> None:
-        self.run = run
-        self.key = key
-        self.error = error
-        super().__init__(
-            f"row {short(key)} of run {run!r} failed before and isn't called again: {error}; "
-            f"`intervalq ledger forget {run} --failed` allows such rows to be called again"
-        )
 
 
 class LedgerNotFound(IntervalqError):

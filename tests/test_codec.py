@@ -206,23 +206,33 @@ async def put_row(url: str, name: str, text: str) -> None:
 @pytest.mark.parametrize("place", LEDGER_STORES, indirect=True)
 async def test_no_ledger_has_the_plain_text(place: tuple[str, Look | None]) -> None:
     pytest.importorskip("pyarrow")
-    import pyarrow as pa
+    from pyspark.sql.types import StringType, StructField, StructType
 
+    from intervalq.spark._paced import validate
     from intervalq.spark._paced.handoff import Stamp
     from intervalq.spark._paced.ledger_client import Claims, End
+    from spark.stages import USUAL
 
     url, look = place
     hidden, open_, name = (secrets.token_hex(8) for _ in range(3))
-    columns = pa.schema([("body", pa.string())])
+    schema = StructType([StructField("body", StringType())])
     for word, codec in ((hidden, KEY), (open_, None)):
         store = open_ledger_store(url)
-        made = [Claims(store, name, columns, again=True, fail=lambda: None, codec=codec) for _ in range(2)]
-        end = End({"body": word}, Stamp(), None)
+        options = {**USUAL, "key": "id", "run": name, "ledger": url, "codec": codec}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(validate, "_check_store", lambda _: None)  # memory:// belongs to this process
+            job = validate.job_maker(lambda row, ctx: row, **options)(schema)
+        made = [
+            Claims(store, job, fits=lambda _, answer: {**answer}, cancelled=lambda: None)  # type: ignore[dict-item]
+            for _ in range(2)
+        ]
         (mine,) = await made[0].claim((word[::-1],))
         assert mine.kind == "mine"
-        await made[0].record(word[::-1], made[0].written(word[::-1], end), failed=False)
+        await made[0].record(
+            word[::-1], made[0].written(word[::-1], Stamp(), answer={"body": word}), failed=False
+        )
         (known,) = await made[1].claim((word[::-1],))
-        assert made[1].read(word[::-1], known.value) == end
+        assert made[1].read(word[::-1], known.value) == End({"body": word}, Stamp(), None)
         await store.aclose()
     if look is not None:
         lies = look()
@@ -230,7 +240,7 @@ async def test_no_ledger_has_the_plain_text(place: tuple[str, Look | None]) -> N
         assert hidden.encode() not in lies
         assert hidden[::-1].encode() in lies  # a key is not a value
     async with Ledger(name, url, codec=KEY) as ledger:
-        values = {row.key: row.value["value"] for row in [row async for row in ledger.rows()]}
+        values = {row.key: row.value["answer"] for row in [row async for row in ledger.rows()]}
         assert values == {hidden[::-1]: {"body": hidden}, open_[::-1]: {"body": open_}}
     for codec, reported in ((OTHER, "InvalidToken"), (None, "has none")):
         async with Ledger(name, url, codec=codec) as ledger:

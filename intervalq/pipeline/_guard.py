@@ -13,6 +13,7 @@ from uuid import uuid4
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq._timing.heartbeat import Heartbeat
 from intervalq.errors import InvalidOption, StoreUnavailable
+from intervalq.ledger import Ledger, LedgerRow
 from intervalq.ledger.rules import Answer, Beat, Cancel, Command, Count, Drop, Leave
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.pipeline._spec import Spec
@@ -76,9 +77,29 @@ class Guard:
         self._apply(Cancel())
 
     def forget(self) -> None:
-        """Remove the rows of the ledger, because their results are published."""
-        self._apply(Drop())
-        self._apply(Beat(self._session, _EXPIRY))
+        """Remove the rows of the ledger, because their results are published.
+
+        Answers that didn't fit stay, because another schema may take them without a call.
+        """
+        summary = self._apply(Count()).summary
+        if summary is not None and summary.failed:
+            self._call(self._removed, lambda row: row.state != "failed" or "answer" not in row.value)
+        else:
+            self._apply(Drop())
+            self._apply(Beat(self._session, _EXPIRY))
+
+    def forget_errors(self) -> None:
+        """Remove rows that failed without an answer, so that the next run calls them."""
+        self._call(self._removed, lambda row: row.state == "failed" and "answer" not in row.value)
+
+    def forget_unfit(self, schema: str) -> None:
+        """Remove rows whose answer didn't fit this schema, so that this run calls them."""
+        self._call(self._removed, lambda row: row.state == "failed" and row.value.get("schema") == schema)
+
+    async def _removed(self, is_gone: Callable[[LedgerRow], bool]) -> None:
+        async with Ledger(self._name, self._url) as ledger:
+            keys = [row.key async for row in ledger.rows() if is_gone(row)]
+            await ledger.forget(keys)
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _PATIENCE

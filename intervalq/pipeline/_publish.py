@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from intervalq.pipeline._reasons import reasons_in
 from intervalq.pipeline._requests import PRINT, REASON
 from intervalq.pipeline._watch import Published
 
@@ -32,7 +33,7 @@ def publish(spark: SparkSession, spec: Spec, layout: Layout, one: Pass, interval
     if published.results:
         write_table(called.where(~_has_failed()).select(*map(_quoted, own), "day", "pass"), layout.results)
     if published.results or published.failed:
-        log = called.where(F.col("_iq.started").isNotNull())
+        log = _unlogged(called.where(F.col("_iq.started").isNotNull()), layout, published)
         starts = _starts(spec.queue.name, log, interval)
         write_table(_numbered(starts, layout, one), layout.log)
     if published.failed or published.rejected:
@@ -70,16 +71,32 @@ def _counted(work: DataFrame, one: Pass) -> Published:
     called = [group for group in groups if group[REASON] is None]
     ended = sum(group.rows - group.replayed for group in called)
     times = [time for group in called for time in (group["first"], group["last"]) if time is not None]
+    failed = sum(group.rows for group in called if group.bad)
     span = max(times) - min(times) if times else 0.0
     return Published(
         id=one.id,
         results=sum(group.rows for group in called if not group.bad),
-        failed=sum(group.rows for group in called if group.bad),
+        failed=failed,
+        reasons=reasons_in(work.where(~_of_input() & _has_failed())) if failed else (),
         rejected={group[REASON]: group.rows for group in groups if group[REASON] is not None},
         calls=sum(group.calls for group in called),
         replayed=sum(group.replayed for group in called),
         rate=(ended - 1) / span if span > 0 else None,
     )
+
+
+def _unlogged(called: DataFrame, layout: Layout, published: Published) -> DataFrame:
+    """The rows whose start isn't in the log. If an answer didn't fit, the pass that called it logged it."""
+    if not published.replayed or not layout.has("log"):
+        return called
+    logged = (
+        called.sparkSession.read.parquet(layout.log)
+        .where(F.col("status") == "failed")
+        .where(F.col("pass") != published.id)
+        .select(F.col("key").alias("_logged_key"), F.col("started").alias("_logged_start"))
+    )
+    known = (F.col("_iq.key") == F.col("_logged_key")) & (F.col("_iq.started") == F.col("_logged_start"))
+    return called.join(logged, known, "left_anti")
 
 
 def _starts(queue: str, called: DataFrame, interval: float) -> DataFrame:

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
-from intervalq.errors import InvalidOption, QueueNotFound, StoreUnavailable
+from intervalq.errors import InvalidOption, QueueNotFound, StoreUnavailable, TooManyFailures
 from intervalq.pipeline._guard import Guard
 from intervalq.pipeline._judge import judge, write_report
 from intervalq.pipeline._layout import Layout, Pass
 from intervalq.pipeline._publish import publish
+from intervalq.pipeline._reasons import Sample
 from intervalq.pipeline._requests import PRINT, REASON, Requests, first_line, requests, tally
 from intervalq.pipeline._watch import Looks, Outcome, Published, Watch
 from intervalq.spark._paced.paced import paced
 from intervalq.spark._paced.progress import progress, seen
+from intervalq.spark._paced.validate import schema_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,6 +91,9 @@ def stage_of(spec: Spec) -> Transform:
             window=call.window,
             on_unknown=call.on_unknown,
             errors="column",
+            stop_after=call.stop_after,
+            version=call.version,
+            replay=call.replay,
             retries=call.retries,
             setup=None if call.setup is None else call.setup.call,
         )
@@ -118,7 +124,10 @@ class _Run:
         self._check_schema()
         self._interval = self._pace()
         with Guard(self._spec, self._watch) as guard:
-            self._recover(guard)
+            if not self._recover(guard):
+                guard.forget_unfit(
+                    schema_hash(cast("StructType", StructType.fromDDL(self._spec.call.schema)))
+                )
             found = requests(self._spark, self._spec, self._layout)
             to_call, before, same, rejected = tally(found.counts())
             outcome = Outcome(
@@ -140,8 +149,6 @@ class _Run:
         return self._judged(replace(outcome, passes=tuple(self._passes), stopped=False))
 
     def _check_schema(self) -> None:
-        from pyspark.sql.types import StructType  # noqa: PLC0415
-
         call = f"{self._spec.file.name}: [call] schema = {self._spec.call.schema!r}"
         try:
             given = cast("StructType", StructType.fromDDL(self._spec.call.schema))
@@ -164,8 +171,9 @@ class _Run:
                 raise
             return self._spec.interval
 
-    def _recover(self, guard: Guard) -> None:
-        """Complete passes of earlier runs."""
+    def _recover(self, guard: Guard) -> bool:
+        """Complete passes of earlier runs; returns whether one was interrupted, and has to be repeated."""
+        interrupted = False
         for one in list(self._layout.passes()):
             if one.published:
                 self._end(guard, one)
@@ -177,6 +185,8 @@ class _Run:
                     f"pass {one.id} was interrupted: restarting it; completed calls come from the ledger"
                 )
                 self._layout.remove(one.id)
+                interrupted = True
+        return interrupted
 
     def _tell(self, outcome: Outcome, to_call: int) -> None:
         parts = [f"{outcome.rows:,} rows", f"{outcome.before:,} have results"]
@@ -196,7 +206,13 @@ class _Run:
         if to_call:
             seconds = to_call * self._interval
             self._watch.note(f"calling in {tasks} tasks: at least {seconds:,.1f} s at the queue's pace")
-        self._call(guard, rows, self._layout.work(id_), to_call)
+        try:
+            self._call(guard, rows, self._layout.work(id_), to_call)
+        except Exception as error:
+            if TooManyFailures.__name__ in str(error):  # the next run tries them again
+                guard.forget_errors()
+                self._layout.remove(id_)
+            raise
         if not self._stop.is_set():
             self._publish(guard, Pass(id_, complete=True, published=False))
 
@@ -226,7 +242,7 @@ class _Run:
                 ended.set()
 
         threading.Thread(target=write, name="intervalq-pipeline", daemon=True).start()
-        looks = Looks(to_call)
+        looks, sample = Looks(to_call), Sample(self._spec.name, self._spec.store)
         speak: Callable[[], None] | None = None
         cancelled = False
         try:
@@ -238,7 +254,8 @@ class _Run:
                     if self._stop.is_set() and not cancelled:
                         guard.cancel()
                         cancelled = True
-                    self._watch.looked(looks.add(progress(self._spec.queue, self._spec.name)))
+                    look = looks.add(progress(self._spec.queue, self._spec.name))
+                    self._watch.looked(replace(look, reason=sample.at(look.failed)))
         finally:
             self._watch.called()
             if speak is not None:

@@ -29,7 +29,7 @@ _TABLES: Final = ("pipeline", "input", "call", "queue")
 _INPUT: Final = ("path", "format", "key", "require", "options")
 _CALL: Final = (
     *("function", "schema", "setup", "concurrency", "window", "retries"),
-    *("on_unknown", "tasks", "latency"),
+    *("on_unknown", "stop_after", "version", "replay", "tasks", "latency"),
 )
 _QUEUE: Final = (
     *("name", "rate", "interval", "store", "burst", "tolerance"),
@@ -66,6 +66,9 @@ class Call:
     window: int
     retries: int | None
     on_unknown: Literal["retry", "fail"]
+    stop_after: int | None
+    version: str | None
+    replay: bool
     tasks: int | None
     latency: float | None
     """How many seconds a call takes, from which the number of tasks is derived."""
@@ -199,6 +202,9 @@ class _Reader:
             on_unknown=cast(
                 "Literal['retry', 'fail']", table.one_of("on_unknown", ("retry", "fail")) or "retry"
             ),
+            stop_after=self._number(table, "stop_after", 1, 1_000_000) if "stop_after" in table else None,
+            version=table.maybe("version"),
+            replay=table.flag("replay"),
             tasks=self._number(table, "tasks", 1, 100_000) if "tasks" in table else None,
             latency=None
             if latency is None

@@ -64,6 +64,17 @@ class Table:
         """
         return self._get(field, int)
 
+    def flag(self, field: str) -> bool:
+        """An optional `true` or `false`; without it, false.
+
+        Raises:
+            InvalidOption: it is something else.
+        """
+        value = self._content.get(field, False)
+        if not isinstance(value, bool):
+            raise self.wrong(field, f"= {short(value)} must be true or false")
+        return value
+
     def one_of(self, field: str, choices: tuple[str, ...]) -> str | None:
         """An optional choice of some words, or None.
 

@@ -34,6 +34,8 @@ class Look:
     """Time to the end; None: not known yet."""
     held: bool
     """Whether the queue is paused or cooling down."""
+    reason: str | None = None
+    """The commonest reason among failed rows, as far as they were read; None: none is known."""
 
 
 class Watch:
@@ -89,6 +91,8 @@ class Published:
     results: int
     failed: int
     """Rows whose last call failed: they are among the rejects, and are called again by the next run."""
+    reasons: tuple[dict[str, Any], ...]
+    """Why rows failed, the commonest reasons first: `reason`, `rows`, and an example's `key` and `error`."""
     rejected: dict[str, int]
     """Rows of the input that were rejected, by reason, except those that earlier passes listed."""
     calls: int

@@ -24,6 +24,8 @@ async def fetch(row, ctx):
         os.kill(os.getpid(), signal.SIGKILL)
     if row["name"] in (HERE / "slow").read_text().split():
         await HELD()
+    if row["name"] in (HERE / "odd").read_text().split():
+        return {"size": "large", "again": ctx.key}
     return {"size": len(row["name"]), "again": ctx.key}
 
 async def HELD():
@@ -72,7 +74,7 @@ class Small:
         self.file = folder / "visits.toml"
         self.file.write_text(SPEC)
         (folder / "calls.py").write_text(CALLS)
-        for name in ("called", "bad", "deadly", "slow"):
+        for name in ("called", "bad", "deadly", "slow", "odd"):
             (folder / name).write_text("")
         rows: list[dict[str, Any]] = [{"id": f"k{n}", "name": f"name{n}", "n": n} for n in range(51)]
         rows.append({"id": "k1", "name": "other", "n": 1})
@@ -83,7 +85,7 @@ class Small:
         (folder / "visits.jsonl").write_text("\n".join(lines) + "\n")
 
     def set(self, name: str, *rows: str) -> None:
-        """Make rows `bad` (they fail), `deadly` (they kill), or `slow` (until that is changed)."""
+        """Make rows `bad` (they fail), `deadly` (they kill), `slow`, or `odd` (their size is text)."""
         (self.folder / f"{name}.new").write_text(" ".join(rows))
         (self.folder / f"{name}.new").replace(self.folder / name)
 

@@ -7,6 +7,8 @@ result is printed as a line of JSON.
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
 from typing import Any, Final
 
@@ -31,7 +33,9 @@ def caller(api: str, name: str) -> Any:
     """The function that is called for a row."""
 
     async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
-        headers = {"Idempotency-Key": ctx.key} if ctx.row_key else {}
+        headers = {"X-Process": f"{socket.gethostname()}:{os.getpid()}"}
+        if ctx.row_key:
+            headers["Idempotency-Key"] = ctx.key
         async with ctx.http.get(f"{api}/rows/{name}-{row['id']}", headers=headers) as answer:
             answer.raise_for_status()
             return {"answer": (await answer.json())["key"]}

@@ -31,6 +31,8 @@ class Call:
     """When its first byte arrived, in seconds of the stand-in's clock: by default `time.monotonic`."""
     key: str
     idempotency: str | None
+    process: str = ""
+    """The process that called, if it said so."""
     status: int = 0
     answered: float | None = None
     """When the answer was written; None: not yet, or the caller had left before."""
@@ -85,6 +87,8 @@ class SparkApi:
         self._counts: Counter[str] = Counter()
         self._held: set[str] = set()
         self._all_held = False
+        self._spares_first = False
+        self._processes: set[str] = set()
         self._answered_first: int | None = None  # how many calls are answered before all others are held
         self._waiting: list[tuple[str, Callable[[], None]]] = []
         self._changed = threading.Condition()
@@ -116,10 +120,14 @@ class SparkApi:
 
     # --- what tests steer -----------------------------------------------------------------------------
 
-    def hold(self, *keys: str, after: int = 0) -> None:
-        """Hold the answers to these keys, or to all calls but the first `after`, until `release`."""
+    def hold(self, *keys: str, after: int = 0, spare_first: bool = False) -> None:
+        """Hold the answers to these keys, or to all calls but the first `after`, until `release`.
+
+        `spare_first`: the first call of each process (header `X-Process`) is answered.
+        """
         with self._changed:
             self._held.update(keys)
+            self._spares_first = spare_first
             if not keys:
                 self._answered_first = after
                 self._all_held = self.count >= after
@@ -241,6 +249,8 @@ class SparkApi:
             self._all_held |= self._answered_first is not None and self.count >= self._answered_first
             self.calls.append(call)
             self._counts[call.key] += 1
+            spared = self._spares_first and call.process not in self._processes
+            self._processes.add(call.process)
             number = self._counts[call.key]
             wait = self._refusal(call.at)
             self._changed.notify_all()
@@ -258,7 +268,7 @@ class SparkApi:
 
         def later() -> None:
             with self._changed:
-                if not wait and self._holds(call.key):
+                if not wait and not spared and self._holds(call.key):
                     self._waiting.append((call.key, now))
                     return
             now()
@@ -333,7 +343,9 @@ class _Connection(asyncio.Protocol):
         elif len(body) >= length:
             self._received = body[length:]
             key = headers.get("x-row") or unquote(words[1].partition("?")[0].rpartition("/")[2])
-            self._now = call = Call(self._at, key, headers.get("idempotency-key"))
+            self._now = call = Call(
+                self._at, key, headers.get("idempotency-key"), headers.get("x-process", "")
+            )
             self._api.arrived(call, self._answer)
 
     def _answer(self, content: dict[str, object], headers: Iterable[str]) -> None:

@@ -156,7 +156,7 @@ def test_a_run_is_cancelled_from_the_driver(
     spark_api.hold()
     thread = threading.Thread(target=collect)
     thread.start()
-    spark_api.until(lambda: len(spark_api.in_flight()) == 4, "both tasks' calls")
+    spark_api.until(lambda: len(spark_api.in_flight()) == 2, "both tasks' first calls")
     cancel("c", store=queue)
     spark_api.release()
     thread.join()

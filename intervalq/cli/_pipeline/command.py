@@ -158,6 +158,6 @@ def _explained(work: Callable[[], R]) -> R:
 def _reason(text: str) -> str:
     """The line of Spark's message that names the cause."""
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip(" :\t")]
-    ours = [line for line in lines if line.startswith("intervalq.errors.")]
+    ours = [line for line in lines if line.startswith(("intervalq.errors.", "intervalq._run_errors."))]
     others = [line for line in lines if not line.startswith("An error occurred while calling")]
     return (ours or others or ["it gave no reason"])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from textwrap import shorten
 from typing import Any, Final
 
 import click
@@ -71,12 +72,17 @@ def words(look: Look) -> str:
     parts = [f"{look.done:,}/{look.rows:,} done", f"{look.rate:.3g}/s"]
     if look.possible:
         parts.append(f"{look.used:,} of {look.possible:,} slots used")
-    parts += [f"{look.in_flight + look.waiting:,} waiting", f"{look.failed:,} errors"]
+    parts += [f"{look.in_flight + look.waiting:,} waiting", _errors(look)]
     if look.held:
         parts.append("the queue is held")
     elif look.left is not None:
         parts.append(f"{seconds(look.left)} left")
     return ", ".join(parts)
+
+
+def _errors(look: Look) -> str:
+    reason = f" (most: {shorten(escaped(look.reason), 80)})" if look.reason else ""
+    return f"{look.failed:,} errors{reason}"
 
 
 def show(outcome: Outcome, spec: str) -> None:
@@ -86,6 +92,9 @@ def show(outcome: Outcome, spec: str) -> None:
         ledger = f", {one.replayed:,} from the ledger" if one.replayed else ""
         click.echo(f"pass {one.id}: {one.calls:,} calls{pace}{ledger}")
         click.echo(f"  {one.results:,} results, {one.failed:,} failed")
+        for why in one.reasons:
+            click.echo(f"  {why['rows']:,} failed: {escaped(why['reason'])}")
+            click.echo(f"    for example row {escaped(repr(why['key']))}: {escaped(why['error'])}")
         for reason, count in one.rejected.items():
             click.echo(f"  {count:,} rejected: {escaped(reason)}")
     if outcome.stopped:

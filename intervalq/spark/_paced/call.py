@@ -10,9 +10,9 @@ from anyio import to_thread
 
 from intervalq import IntervalQueue
 from intervalq.errors import BadResult
+from intervalq.spark._answers.fit import Unfit, fitter
 from intervalq.spark._paced.context import BlockingContext, CallContext, Client
 from intervalq.spark._paced.job import Job
-from intervalq.spark._paced.results import check
 
 
 class Caller:
@@ -21,8 +21,8 @@ class Caller:
     def __init__(self, job: Job) -> None:
         self._function = job.function
         self._blocks = job.blocks
-        self._names = frozenset(job.columns.names)
-        self._columns = list(job.columns) if job.has_ledger or not job.raises else []
+        self._columns = job.columns
+        self._fits = {field.name: fitter(field.type) for field in job.columns}
         self._threads = anyio.CapacityLimiter(job.concurrency) if job.blocks else None
 
     def context(self, run: str, key: str, queue: IntervalQueue | None, client: Client) -> CallContext:
@@ -38,10 +38,7 @@ class Caller:
         )
 
     def checked(self, key: str, value: object) -> dict[str, Any]:
-        """A call's result, if it fits the schema.
-
-        Values are checked one by one only if a single bad row must be identified: to keep results in a
-        ledger, or to report errors in a column. Otherwise they are checked when the batch is built.
+        """An answer as values of the schema's columns.
 
         Raises:
             BadResult: it doesn't fit.
@@ -50,9 +47,14 @@ class Caller:
             value = {}
         if not isinstance(value, Mapping):
             raise BadResult(key, f"it is a {type(value).__name__}, not a dict of columns (or None)")
-        if not value.keys() <= self._names:
-            more = ", ".join(sorted(map(str, value.keys() - self._names)))
+        if not value.keys() <= self._fits.keys():
+            more = ", ".join(sorted(map(str, value.keys() - self._fits.keys())))
             raise BadResult(key, f"it has columns that are not in the schema: {more}")
-        if not self._columns:
-            return dict(value)
-        return {field.name: check(key, field, value.get(field.name)) for field in self._columns}
+        fitted = {}
+        for name, fit in self._fits.items():
+            try:
+                fitted[name] = fit(value.get(name))
+            except Unfit as why:
+                kind = self._columns.field(name).type
+                raise BadResult(key, f"column {name} is {kind}: {why}") from None
+        return fitted

@@ -22,6 +22,16 @@ class Stamp(NamedTuple):
     calls: int = 0
 
 
+class Row(NamedTuple):
+    """A row of the input."""
+
+    batch: pa.RecordBatch
+    place: int
+    data: dict[str, Any]
+    key: str
+    """The key as text; empty without a key."""
+
+
 class Done(NamedTuple):
     """A row that has ended."""
 

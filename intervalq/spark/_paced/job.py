@@ -26,13 +26,19 @@ class Job:
     cost: Cost | Callable[[dict[str, Any]], Cost] = field(repr=False)
     settle: Settle[Any] | None = field(repr=False)
     columns: pa.Schema = field(repr=False)
+    schema: str
+    """A hash of the columns."""
+    function_name: str
+    version: str | None
     key: str | None
     run: str
     has_ledger: bool
     ledger_url: str | None = field(repr=False)  # with its secrets
     codec: Codec | None = field(repr=False)
     again: bool
+    replay: bool
     raises: bool
+    stop_after: int | None
     concurrency: int
     window: int
     retries: int

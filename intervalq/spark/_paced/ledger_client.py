@@ -12,11 +12,11 @@ from uuid import uuid4
 import anyio
 import pyarrow as pa
 
-from intervalq._spec.codec import Codec, encoded, read
+from intervalq._spec.codec import encoded, read
 from intervalq._timing.backends import Waker, spawn, wakers
 from intervalq._timing.heartbeat import Heartbeat
 from intervalq._timing.outage import LoopOutage
-from intervalq.errors import BadResult, StoreUnavailable, short
+from intervalq.errors import BadResult, RunChanged, StoreUnavailable, short
 from intervalq.ledger.rules import (
     MAX_ROWS,
     MAX_VALUE,
@@ -26,6 +26,7 @@ from intervalq.ledger.rules import (
     Command,
     Count,
     Ended,
+    Forget,
     Leave,
     Record,
     Release,
@@ -33,8 +34,10 @@ from intervalq.ledger.rules import (
     Verdict,
 )
 from intervalq.ledger.store import LedgerStore, open_ledger_store
+from intervalq.spark._answers.earlier import reader
+from intervalq.spark._answers.kept import read_answer, written_answer
 from intervalq.spark._paced.handoff import Stamp
-from intervalq.spark._paced.values import coder
+from intervalq.spark._paced.job import Job
 
 A = TypeVar("A")
 
@@ -49,8 +52,12 @@ _MAX_AT_ONCE: Final = 1 << 22
 """The most characters of results in one command: large ones must not block the store for others."""
 
 
+NO_ANSWER: Final = object()
+"""Stands for the answer of a call that failed."""
+
+
 class End(NamedTuple):
-    """The end of a row, as the ledger keeps it."""
+    """The end of a row: the columns of its result, or an error."""
 
     value: dict[str, Any] | None
     stamp: Stamp
@@ -63,20 +70,19 @@ class Claims:
     def __init__(
         self,
         store: LedgerStore,
-        run: str,
-        columns: pa.Schema,
+        job: Job,
         *,
-        again: bool,
-        fail: Callable[..., None],
-        codec: Codec | None = None,
+        fits: Callable[[str, object], dict[str, Any]],
+        cancelled: Callable[[], None],
     ) -> None:
-        """`again`: rows of unknown outcome may be called again. `fail`: called with fatal errors."""
-        self._codec = codec
+        """`fits`: see `Caller.checked`. `cancelled`: called when the run is cancelled."""
         self._store = store
-        self._run = run
-        self._coder = coder(pa.struct(list(columns)))
-        self._again = again
-        self._fail = fail
+        self._job = job
+        self._run = job.run
+        self._again = job.again
+        self._fits = fits
+        self._cancelled = cancelled
+        self._earlier = reader(pa.struct(list(job.columns)))
         self._session = uuid4().hex
         self._expiry = int(_EXPIRY * 1e6)
         self._heartbeat = Heartbeat(self._renew, _EXPIRY)
@@ -99,8 +105,20 @@ class Claims:
         return self._heartbeat.is_sure
 
     async def claim(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
-        """Claim rows; the verdicts also tell about those that others have or had."""
+        """Claim rows; the verdicts also tell about those that others have or had.
+
+        Rows that failed with another version of the function are claimed as if they hadn't been called.
+        """
         command = Claim(self._session, self._expiry, keys, started=self._again, again=self._again)
+        verdicts = (await self._apply(command)).verdicts
+        outdated = [
+            key
+            for key, verdict in zip(keys, verdicts, strict=True)
+            if verdict.kind == "known" and verdict.failed and self._is_outdated(key, verdict.value)
+        ]
+        if not outdated:
+            return verdicts
+        await self._apply(Forget(tuple(outdated), ("failed",)))
         return (await self._apply(command)).verdicts
 
     async def record(self, key: str, text: str, *, failed: bool) -> Verdict:
@@ -141,17 +159,19 @@ class Claims:
             await anyio.sleep(pause)
             pause = min(2 * pause, _LOOK_AGAIN[1])
 
-    def written(self, key: str, end: End) -> str:
-        """The text of an end.
+    def written(self, key: str, stamp: Stamp, *, answer: object = NO_ANSWER, error: str | None = None) -> str:
+        """The text of a row's end: what its call returned, or its error, or both if the answer doesn't fit.
 
         Raises:
-            BadResult: it is too large to be kept.
+            BadResult: the answer can't be kept, because of its size or its type.
         """
-        value = None if end.value is None else self._coder.write(end.value)
-        data = {"value": value, "log": list(end.stamp)}
-        if end.error is not None:
-            data["error"] = end.error
-        text = encoded(self._codec, json.dumps(data, separators=(",", ":"), ensure_ascii=False))
+        data: dict[str, Any] = {} if answer is NO_ANSWER else self._written(key, answer)
+        if self._job.version is not None:
+            data["version"] = self._job.version
+        data["log"] = list(stamp)
+        if error is not None:
+            data["error"] = error
+        text = encoded(self._job.codec, json.dumps(data, separators=(",", ":"), ensure_ascii=False))
         if len(text) > MAX_VALUE // 4 and len(text.encode()) > MAX_VALUE:
             raise BadResult(
                 key,
@@ -163,12 +183,53 @@ class Claims:
     def read(self, key: str, text: str) -> End:
         """The end that a text describes.
 
+        An answer that didn't fit is fitted to the present schema.
+
         Raises:
             UnreadableValue: it was written with another codec, or damaged.
+            RunChanged: it was kept for another schema or version, and is not to be replayed.
         """
-        data = read(self._codec, text, f"row {short(key)} of ledger {self._run!r}")
-        value = None if data["value"] is None else self._coder.read(data["value"])
-        return End(value, Stamp(*data["log"]), data.get("error"))
+        data = self._data(key, text)
+        stamp, error = Stamp(*data["log"]), data.get("error")
+        if "answer" not in data:
+            return End(self._of_earlier_version(key, data.get("value")), stamp, error)
+        if error is None and not self._job.replay:
+            if data.get("version") != self._job.version:
+                there = short(data["version"]) if "version" in data else "an unnamed one"
+                raise RunChanged(self._run, key, f"from another version of the function, {there}")
+            if data["schema"] != self._job.schema:
+                raise RunChanged(self._run, key, f"for another schema, of {', '.join(self._names(data))}")
+        try:
+            return End(self._fits(key, read_answer(data["answer"])), stamp, None)
+        except BadResult as unfit:
+            return End(None, stamp, f"BadResult: {unfit}")
+
+    def _data(self, key: str, text: str) -> dict[str, Any]:
+        found: dict[str, Any] = read(self._job.codec, text, f"row {short(key)} of ledger {self._run!r}")
+        return found
+
+    def _is_outdated(self, key: str, text: str) -> bool:
+        return self._data(key, text).get("version") != self._job.version
+
+    def _written(self, key: str, answer: object) -> dict[str, Any]:
+        try:
+            return {"answer": written_answer(answer), "schema": self._job.schema}
+        except (TypeError, RecursionError) as error:
+            raise BadResult(key, f"{error}: return values of JSON, dates, decimals or bytes") from None
+
+    def _of_earlier_version(self, key: str, value: object) -> dict[str, Any] | None:
+        """The columns of a result that was kept before answers were."""
+        if value is None:
+            return None
+        try:
+            return self._fits(key, self._earlier(value))
+        except (BadResult, KeyError, TypeError, ValueError):
+            raise RunChanged(self._run, key, "for another schema") from None
+
+    @staticmethod
+    def _names(data: dict[str, Any]) -> list[str]:
+        answer = data["answer"]
+        return sorted(map(str, answer)) if isinstance(answer, dict) else ["no columns"]
 
     async def _start(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
         return (await self._apply(Start(self._session, self._expiry, keys))).verdicts
@@ -200,7 +261,7 @@ class Claims:
         if not isinstance(command, Leave | Release):
             self._heartbeat.renewed(asked)  # the lease runs from the time of the request, at the latest
         if answer.cancelled:
-            self._fail()
+            self._cancelled()
         return answer
 
 

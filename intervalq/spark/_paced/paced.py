@@ -36,6 +36,9 @@ def paced(
     window: int = 64,
     on_unknown: Policy = "retry",
     errors: Errors = "raise",
+    stop_after: int | None = None,
+    version: str | None = None,
+    replay: bool = False,
     retries: int | None = None,
     setup: Callable[[], Any] | None = None,
     order_by: str | None = None,
@@ -51,8 +54,9 @@ def paced(
 
     All executors share the queue's pace. With a ledger, the call of a row is effectively once: a row whose
     call has ended is not called again, and takes no slot, when a task is retried, a speculative copy runs, a
-    plan is evaluated twice, or the job is run again. Rows come out as they end, in any order. This works on
-    classic Spark and Spark Connect, in batch and in streams; intervalq must be installed on the executors.
+    plan is evaluated twice, or the job is run again. It keeps each answer as the function gave it, before
+    this is fitted to the schema. Rows come out as they end, in any order. This works on classic Spark and
+    Spark Connect, in batch and in streams; intervalq must be installed on the executors.
 
     Args:
         function: `async def f(row, ctx)`, or a plain function, which runs in a thread. It gets a dict of the
@@ -80,6 +84,15 @@ def paced(
             call failed isn't called by a retried task either, only by `retries`).
         errors: `"raise"`: a row whose last attempt failed fails the task, once calls in flight have ended.
             `"column"`: its columns are null, and the log's `error` says why.
+        stop_after: with `errors="column"`, how many rows in a row of one task may fail for one reason (equal
+            but for numbers and quoted text) before the task fails with it, and the job with the task; 1 to
+            1,000,000. None: any number. In any case a task stops if its first two answers don't fit the
+            schema.
+        version: a name for this version of the function, as of a queue; None: unnamed. Rows that failed with
+            another version are called again.
+        replay: whether answers that a ledger kept for another schema, or from another version, are fitted to
+            this schema, without a call. Otherwise they are refused with `RunChanged`, except that answers
+            which didn't fit are always tried again.
         retries: further attempts of a row within the task, each in a slot of its own. None: the queue's.
         setup: creates `ctx.http` once for each Python worker; its result may be awaitable, and may be a
             context manager. None: an `aiohttp.ClientSession` at first use.
@@ -94,7 +107,8 @@ def paced(
 
     Raises:
         InvalidOption, InvalidName: at once.
-        BadResult, UnknownOutcome, RowFailed, RunCancelled, StoreError: in the tasks.
+        BadResult, TooManyFailures, RunChanged, UnknownOutcome, RowFailed, RunCancelled, StoreError: in the
+            tasks.
     """
     job_of = job_maker(
         function,
@@ -109,6 +123,9 @@ def paced(
         window=window,
         on_unknown=on_unknown,
         errors=errors,
+        stop_after=stop_after,
+        version=version,
+        replay=replay,
         retries=retries,
         setup=setup,
         flush_rows=flush_rows,
@@ -118,20 +135,25 @@ def paced(
     )
 
     def transform(df: DataFrame) -> DataFrame:
-        from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
-
-        given = schema if isinstance(schema, StructType) else cast("StructType", StructType.fromDDL(schema))
-        columns = [(field.name, field.dataType) for field in given]
-        output = StructType(list(df.schema.fields))
-        for field in given:
-            output.add(field.name, field.dataType, nullable=True)
-        if log is not None:
-            output.add(log, cast("StructType", StructType.fromDDL(f"x {LOG_DDL}")).fields[0].dataType)
-        _check_columns(df.columns, [name for name, _ in columns], key, order_by, log)
+        given, output = _schemas(df, schema, log)
+        _check_columns(df.columns, given.fieldNames(), key, order_by, log)
         source = df if order_by is None else df.sortWithinPartitions(order_by)
         return source.mapInArrow(stage(job_of(given)), output, barrier)
 
     return transform
+
+
+def _schemas(df: DataFrame, schema: str | StructType, log: str | None) -> tuple[StructType, StructType]:
+    """The schema of the function's results, and that of the resulting DataFrame."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
+
+    given = schema if isinstance(schema, StructType) else cast("StructType", StructType.fromDDL(schema))
+    output = StructType(list(df.schema.fields))
+    for field in given:
+        output.add(field.name, field.dataType, nullable=True)
+    if log is not None:
+        output.add(log, cast("StructType", StructType.fromDDL(f"x {LOG_DDL}")).fields[0].dataType)
+    return given, output
 
 
 def _check_columns(

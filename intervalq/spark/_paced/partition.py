@@ -17,10 +17,10 @@ from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import InvalidOption, short
 from intervalq.ledger._checks import MAX_KEY
 from intervalq.spark._paced.context import prepare
-from intervalq.spark._paced.handoff import Exchange
+from intervalq.spark._paced.handoff import Exchange, Row
 from intervalq.spark._paced.job import Job
 from intervalq.spark._paced.results import Builder
-from intervalq.spark._paced.row_scheduler import Flow, Row
+from intervalq.spark._paced.row_scheduler import Flow
 
 
 def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from intervalq.errors import BadResult
 from intervalq.spark._paced.handoff import Done
 
 LOG_FIELDS: Final[dict[str, pa.DataType]] = {
@@ -41,11 +40,7 @@ class Builder:
         self._log = log
 
     def build(self, rows: list[Done]) -> Iterator[pa.RecordBatch]:
-        """Batches of these rows, one for each input batch that they came with.
-
-        Raises:
-            BadResult: a value doesn't fit its column.
-        """
+        """Batches of these rows, one for each input batch that they came with."""
         by_batch: dict[int, list[Done]] = {}
         for row in rows:
             by_batch.setdefault(id(row.batch), []).append(row)
@@ -54,32 +49,12 @@ class Builder:
             names, arrays = list(source.schema.names), list(source.columns)
             for field in self._columns:
                 names.append(field.name)
-                arrays.append(self._column(field, some))
+                values = [None if row.value is None else row.value[field.name] for row in some]
+                arrays.append(pa.array(values, field.type))
             if self._log is not None:
                 names.append(self._log)
                 arrays.append(_log_of(some))
             yield pa.RecordBatch.from_arrays(arrays, names=names)
-
-    def _column(self, field: pa.Field, rows: list[Done]) -> pa.Array:
-        name, kind = field.name, field.type
-        try:
-            return pa.array([None if row.value is None else row.value.get(name) for row in rows], kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            for row in rows:
-                check(row.key, field, None if row.value is None else row.value.get(name))
-            raise
-
-
-def check(key: str, field: pa.Field, value: Any) -> Any:  # noqa: ANN401 - any result of a function
-    """A value converted by Arrow to the type of its column.
-
-    Raises:
-        BadResult: it doesn't fit that type.
-    """
-    try:
-        return pa.scalar(value, field.type).as_py()
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise BadResult(key, f"column {field.name!r} is {field.type}: {error}") from error
 
 
 def _log_of(rows: list[Done]) -> pa.Array:

@@ -9,10 +9,10 @@ import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 import anyio
-import pyarrow as pa
 
 from intervalq import IntervalQueue
 from intervalq._queue.attempts import settle_by
@@ -31,9 +31,10 @@ from intervalq.errors import (
 from intervalq.ledger.rules import MAX_ROWS, Verdict
 from intervalq.spark._paced.call import Caller
 from intervalq.spark._paced.context import CallContext, client
-from intervalq.spark._paced.handoff import Done, Exchange, Stamp
+from intervalq.spark._paced.handoff import Done, Exchange, Row, Stamp
 from intervalq.spark._paced.job import Job
-from intervalq.spark._paced.ledger_client import Claims, End, ledger_store
+from intervalq.spark._paced.ledger_client import NO_ANSWER, Claims, End, ledger_store
+from intervalq.spark._paced.trial import Trial
 
 _ASK_AGAIN: Final = (0.1, 1.0)
 """Seconds between two requests for rows that another task holds: the first, doubled up to the second."""
@@ -44,16 +45,6 @@ _PARTING: Final = 10.0
 _MAX_ERROR: Final = 1_000
 
 
-class Row(NamedTuple):
-    """A row of the input."""
-
-    batch: pa.RecordBatch
-    place: int
-    data: dict[str, Any]
-    key: str
-    """The key as text; empty without a key."""
-
-
 class Flow:
     """One task's rows. It belongs to the event loop; other threads use it only by `call_soon_threadsafe`."""
 
@@ -62,17 +53,17 @@ class Flow:
         self._job = job
         self._queue = queue
         self._exchange = exchange
+        self._caller = Caller(job)
         self._claims: Claims | None = None
         if job.has_ledger:
             self._claims = Claims(
                 ledger_store(job.ledger_url),
-                job.run,
-                job.columns,
-                again=job.again,
-                fail=lambda: self.fail(RunCancelled(job.run)),
-                codec=job.codec,
+                job,
+                fits=self._caller.checked,
+                cancelled=lambda: self.fail(RunCancelled(job.run)),
             )
-        self._caller = Caller(job)
+        self._trial = Trial(job)
+        self._alone = anyio.Lock()
         self._here = (socket.gethostname(), os.getpid())
         self._ready: deque[Row] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -117,7 +108,7 @@ class Flow:
         self._calls.deadline = self.loop.time() + self._job.drain
         self._wake()
         if self._queue is not None:  # waiting jobs get an error, and tickets are given back
-            self._begin(_closed, self._queue)
+            self._begin(partial(self._queue.close, drain=False))
 
     # --- the whole task -----------------------------------------------------------------------------
 
@@ -252,6 +243,10 @@ class Flow:
     def _finish(
         self, row: Row, value: dict[str, Any] | None, stamp: Stamp, error: str | None, *, replayed: bool
     ) -> None:
+        if error is None:
+            self._trial.fitted()  # also answers that were kept
+        elif (stop := self._trial.failed(row.key, error)) is not None:
+            self.fail(stop)
         if not self._out:
             self.loop.call_soon(self._hand_on)
         self._out.append(Done(row.batch, row.place, row.key, value, stamp, replayed, error))
@@ -273,7 +268,7 @@ class Flow:
         """Call rows one after the other; `concurrency` of these run at the same time."""
         while self._error is None:
             if self._ready:
-                await self._row(self._ready.popleft())
+                await self._in_turn(self._ready.popleft())
             elif self._fed and not self._left:
                 return
             else:
@@ -281,13 +276,22 @@ class Flow:
                 self._idle.append(waker)
                 await waker
 
+    async def _in_turn(self, row: Row) -> None:
+        """Call a row: beside others, or alone until the first answer has been seen to fit."""
+        if not self._trial.is_open:
+            async with self._alone:
+                if not self._trial.is_open:
+                    await self._row(row)
+                    return
+        await self._row(row)
+
     async def _row(self, row: Row) -> None:
         job = self._job
         context = self._caller.context(job.run, row.key, self._queue, self._client)
         try:
             cost = self._cost(row)
         except Exception as wrong:  # noqa: BLE001 - the row's outcome
-            await self._failed(row, wrong, Stamp())
+            await self._failed(row, wrong, Stamp(), NO_ANSWER)
             return
         while self._error is None:
             context.attempt += 1
@@ -305,13 +309,13 @@ class Flow:
                 return  # the task is failing, and this row is given back
             if failure is None:
                 return
-            error, stamp = failure
+            error, stamp, answer = failure
             asked = requested_wait(error, bare=self._queue is not None and self._queue._usual.adapts)
             if asked is not None and slot is not None and self._queue is not None and not self._stop.is_set():
                 await self._queue._refused(slot._grant, asked)
             is_final = isinstance(error, BadResult)  # another call would fail in the same way
             if is_final or context.attempt > job.retries:
-                await self._failed(row, error, stamp)
+                await self._failed(row, error, stamp, answer)
                 return
             if not asked:  # a cool-down is pause enough
                 with anyio.move_on_after(backoff(context.attempt, job.backoff)):
@@ -328,8 +332,8 @@ class Flow:
 
     async def _try(
         self, row: Row, context: CallContext, slot: Slot | None = None
-    ) -> tuple[Exception, Stamp] | None:
-        """Call a row's function in its slot; returns its error, if any, and the log entry."""
+    ) -> tuple[Exception, Stamp, object] | None:
+        """Call a row's function in its slot; returns its error, if any, the log entry, and the answer."""
         claims = self._claims
         if claims is not None:
             if not claims.sure:
@@ -342,38 +346,46 @@ class Flow:
                     return None
             self._cut.add(row.key)
         started = time.time()
+        answer = NO_ANSWER
         try:
             result = await self._caller.call(row.data, context)
             if slot is not None and self._queue is not None:
                 settle_by(self._job.settle, result, slot._settle, self._queue.name)
-            value = self._caller.checked(row.key, result)
-            end = End(value, self._stamp(context, started), None)
+            stamp = self._stamp(context, started)
+            text = "" if claims is None else claims.written(row.key, stamp, answer=result)
+            answer = result  # it can be kept
+            end = End(self._caller.checked(row.key, result), stamp, None)
+            self._trial.fitted()  # others needn't wait until it is recorded
             if claims is None:
                 self._finish(row, *end, replayed=False)
             else:
-                self._begin(self._record, row, end, claims.written(row.key, end))
+                self._begin(self._record, row, end, text)
         except Exception as error:  # noqa: BLE001 - the row's outcome
             self._cut.discard(row.key)
-            return error, self._stamp(context, started)
+            return error, self._stamp(context, started), answer
         return None
 
     def _stamp(self, context: CallContext, started: float) -> Stamp:
         attempt = self._attempts.get(context.row_key, 1)
         return Stamp(context.ticket, context.due, started, time.time(), *self._here, attempt, context.attempt)
 
-    async def _failed(self, row: Row, error: Exception, stamp: Stamp) -> None:
-        """Handle a row whose last call failed."""
+    async def _failed(self, row: Row, error: Exception, stamp: Stamp, answer: object) -> None:
+        """Handle a row whose last call failed, or gave an answer that doesn't fit."""
         end = End(None, stamp, f"{type(error).__name__}: {error}"[:_MAX_ERROR])
         if self._job.raises:
             error.add_note(f"(row {row.key!r}, call {stamp.calls} of this task)")
             self.fail(error)
-            # With at most once, a retried task doesn't call the row either.
-            if self._claims is not None and self._claims.marks:
-                await self._claims.record(row.key, self._claims.written(row.key, end), failed=True)
-        elif self._claims is None:
-            self._finish(row, *end, replayed=False)
-        else:
-            await self._record(row, end, self._claims.written(row.key, end))
+        if self._claims is None:
+            if not self._job.raises:
+                self._finish(row, *end, replayed=False)
+            return
+        # If a task fails, another one calls the row, except with at most once, and if there is an answer.
+        if not self._job.raises or self._claims.marks or answer is not NO_ANSWER:
+            text = self._claims.written(row.key, stamp, answer=answer, error=end.error)
+            if self._job.raises:
+                await self._claims.record(row.key, text, failed=True)
+            else:
+                await self._record(row, end, text)
 
     async def _record(self, row: Row, end: End, text: str) -> None:
         """Record a row's end, then hand it over: no row leaves this task that another would call again."""
@@ -384,7 +396,3 @@ class Flow:
             self._finish(row, *end, replayed=False)
         else:
             self._known(row, self._claims.read(row.key, verdict.value))
-
-
-async def _closed(queue: IntervalQueue) -> None:
-    await queue.close(drain=False)

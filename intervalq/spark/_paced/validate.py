@@ -14,7 +14,6 @@ from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.errors import InvalidOption, short
 from intervalq.spark._paced.job import Errors, Job, Policy
-from intervalq.spark._paced.values import coder
 from intervalq.store import sound_url
 
 if TYPE_CHECKING:
@@ -35,6 +34,9 @@ def job_maker(
     window: int,
     on_unknown: Policy,
     errors: Errors,
+    stop_after: int | None,
+    version: str | None,
+    replay: bool,
     retries: int | None,
     setup: Callable[[], Any] | None,
     flush_rows: int,
@@ -44,14 +46,14 @@ def job_maker(
 ) -> Callable[[StructType], Job]:
     """A factory of the job, for when the schema is known, which needs a session. Arguments as for `paced`."""
     _check_function(function, setup)
-    has_ledger = ledger is not None
     _check_ledger(ledger, queue, key, run, codec)
     _check_cost(queue, cost, settle)
     _check_policies(on_unknown, errors, log)
+    _check_answers(ledger, version, replay=replay)
     concurrency = whole("concurrency", concurrency, 1, 10_000)
     ours = None if queue is None else _of_tasks(queue)
     url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
-    _check_store(url if has_ledger else None)
+    _check_store(url)
     if ours is not None:
         _check_store(ours._options.store_url)  # noqa: SLF001 - as above
     return _maker(
@@ -62,11 +64,14 @@ def job_maker(
         settle=settle,
         key=key,
         run="" if run is None else parse.name(run),
-        has_ledger=has_ledger,
+        has_ledger=ledger is not None,
         ledger_url=url,
         codec=checked_codec(codec),
         again=on_unknown == "retry",
+        replay=replay,
         raises=errors == "raise",
+        stop_after=_stop_after(stop_after, errors),
+        version=version,
         concurrency=concurrency,
         window=whole("window", window, concurrency),
         retries=whole("retries", retries, 0) if retries is not None else (ours._usual.retries if ours else 0),
@@ -87,19 +92,23 @@ def _maker(
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - an extra
 
         columns = to_arrow_schema(given, timezone="UTC")
-        if settings["has_ledger"]:
-            for field in columns:
-                coder(field.type)
         return Job(
             function=function,
             blocks=not _is_async(function),
             setup=setup,
             setup_identity=_identity(setup),
             columns=columns,
+            schema=schema_hash(given),
+            function_name=_name_of(function),
             **settings,
         )
 
     return job_of
+
+
+def schema_hash(given: StructType) -> str:
+    """A short text that is the same for the same columns, by which a ledger knows the schema of an answer."""
+    return hashlib.sha256(given.json().encode()).hexdigest()[:12]
 
 
 def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
@@ -118,6 +127,31 @@ def _check_policies(on_unknown: Policy, errors: Errors, log: str | None) -> None
             raise InvalidOption(f"{what}={short(value)} must be {known[0]!r} or {known[1]!r}")
     if errors == "column" and log is None:
         raise InvalidOption('errors="column" needs the log, whose field `error` reports them')
+
+
+def _stop_after(given: int | None, errors: Errors) -> int | None:
+    if given is None:
+        return None
+    if errors == "raise":
+        raise InvalidOption(
+            'stop_after= counts the errors that errors="column" reports; with errors="raise" the first one '
+            "stops the task: omit it"
+        )
+    return whole("stop_after", given, 1, 1_000_000)
+
+
+def _check_answers(ledger: str | None, version: str | None, *, replay: bool) -> None:
+    if version is not None:
+        parse.name(version, what="version")
+    if ledger is None and (version is not None or replay):
+        raise InvalidOption(
+            "version= and replay= apply to the answers in a ledger, but ledger=None keeps none: omit them"
+        )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{getattr(function, '__module__', '')}.{name}"
 
 
 def _check_ledger(

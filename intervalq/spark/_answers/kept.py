@@ -1,0 +1,91 @@
+"""An answer as JSON and back, as the function gave it: a ledger keeps it whatever the schema says.
+
+What JSON has is kept as it is. The rest is an object with one key that begins with `$`, which names the type.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+_WRITERS: Final[list[tuple[type | tuple[type, ...], str, Callable[[Any], Any]]]] = [
+    (Decimal, "$decimal", str),
+    (dt.datetime, "$timestamp", dt.datetime.isoformat),
+    (dt.date, "$date", dt.date.isoformat),
+    (dt.time, "$time", dt.time.isoformat),
+    (dt.timedelta, "$duration", lambda value: value // dt.timedelta(microseconds=1)),
+    ((bytes, bytearray, memoryview), "$binary", lambda value: base64.b64encode(value).decode()),
+    (UUID, "$uuid", str),
+]
+"""Types that JSON doesn't have; a datetime is a date, too, so it comes first."""
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "$float": float,
+    "$decimal": Decimal,
+    "$timestamp": dt.datetime.fromisoformat,
+    "$date": dt.date.fromisoformat,
+    "$time": dt.time.fromisoformat,
+    "$duration": lambda micros: dt.timedelta(microseconds=micros),
+    "$binary": base64.b64decode,
+    "$uuid": UUID,
+    "$map": lambda pairs: {_read_key(key): read_answer(value) for key, value in pairs},
+}
+
+
+def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
+    """The JSON value that stands for an answer.
+
+    Raises:
+        TypeError: it has a value of a type that can't be kept; the message names the type.
+    """
+    if value is None or isinstance(value, bool | str | int | float):
+        return _written_scalar(value)
+    if isinstance(value, Mapping):
+        return _written_map(value)
+    if isinstance(value, list | tuple):
+        return [written_answer(item) for item in value]
+    for kind, name, write in _WRITERS:
+        if isinstance(value, kind):
+            return {name: write(value)}
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return written_answer(value.tolist())
+    raise TypeError(f"a {type(value).__name__} can't be kept")
+
+
+def read_answer(value: Any) -> Any:  # noqa: ANN401 - any JSON, any answer
+    """The answer that a JSON value stands for."""
+    if isinstance(value, list):
+        return [read_answer(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((name, content),) = value.items()
+        if name in _READERS:
+            return _READERS[name](content)
+    return {name: read_answer(item) for name, item in value.items()}
+
+
+def _written_scalar(value: str | float | bool | None) -> Any:  # noqa: ANN401 - any JSON
+    """A value that JSON has; those of derived classes, such as members of an enumeration, as their values."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, str):
+        return str.__str__(value)
+    return value if value is None or isinstance(value, bool) else int(value)
+
+
+def _written_map(value: Mapping[Any, Any]) -> dict[str, Any]:
+    is_marked = len(value) == 1 and next(iter(value)) in _READERS  # it would be read as something else
+    if not is_marked and all(type(key) is str for key in value):
+        return {key: written_answer(item) for key, item in value.items()}
+    return {"$map": [[written_answer(key), written_answer(item)] for key, item in value.items()]}
+
+
+def _read_key(key: Any) -> Any:  # noqa: ANN401 - any key of a dict
+    found = read_answer(key)
+    return tuple(found) if isinstance(found, list) else found

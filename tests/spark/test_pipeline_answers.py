@@ -1,0 +1,104 @@
+"""A pipeline whose answers don't fit its schema: few are paid for, the reasons are said, and none is lost."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from intervalq.cli._app import run_app
+from intervalq.pipeline import Look, Watch, read_spec, run
+from intervalq.pipeline._reasons import Sample
+from spark.pipelines import Small
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    return Small(tmp_path)
+
+
+def _mend(small: Small) -> None:
+    spec = small.file.read_text()
+    assert "size int" in spec
+    small.file.write_text(spec.replace("size int", "size string"))
+
+
+def test_a_wrong_schema_costs_few_calls_and_a_mended_one_none(
+    spark: SparkSession, small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small.set("odd", "other", *(f"name{n}" for n in range(51)))
+    for _ in range(2):  # the second time, both rows are called again: the function may be mended
+        with pytest.raises(SystemExit) as ended:
+            run_app(["pipeline", "run", str(small.file)])
+        error = capsys.readouterr().err
+        assert ended.value.code == 1
+        assert "TooManyFailures: 2 rows failed one after the other for one reason" in error
+        assert "column size is int32: 'large' is a str, not a whole number" in error
+    assert sum(small.called().values()) <= 4
+    before = small.called()
+
+    _mend(small)
+    outcome = run(read_spec(small.file), spark=spark)
+    kept = [key for key, number in before.items() if number == 2] or list(before)
+    assert outcome.results == 51
+    assert outcome.passes[0].replayed == len(kept)
+    assert outcome.audit is not None
+    assert outcome.audit["violations"] == {}
+    assert {key: number for key, number in small.called().items() if key not in before} == dict.fromkeys(
+        small.callable - before.keys(), 1
+    )
+
+
+def test_an_odd_answer_is_a_reason_and_is_not_lost(
+    spark: SparkSession, small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small.set("odd", "name5")
+    small.set("bad", "name6", "name7")
+    with pytest.raises(SystemExit):
+        run_app(["pipeline", "run", str(small.file)])
+    printed = capsys.readouterr().out
+    assert "2 failed: RuntimeError: refused" in printed
+    assert "for example row 'k6': RuntimeError: refused" in printed
+    assert "'large' is a str, not a whole number" in printed
+    reported = json.loads((small.folder / "out" / "report.json").read_text())
+    assert [(one["rows"], one["key"]) for one in reported["passes"][0]["reasons"]] == [(2, "k6"), (1, "k5")]
+
+    small.set("bad")
+    _mend(small)
+    outcome = run(read_spec(small.file), spark=spark)
+    assert (outcome.before, outcome.results, outcome.failed) == (48, 3, 0)
+    assert small.called() == Counter(small.callable) + Counter(["k6", "k7"])
+    assert {row["size"] for row in small.table("results") if row["id"] == "k5"} == {"large"}
+    assert outcome.audit is not None
+    assert (outcome.audit["starts"], outcome.audit["violations"]) == (53, {})
+
+
+def test_without_a_change_it_is_called_again(spark: SparkSession, small: Small) -> None:
+    small.set("odd", "name5")
+    run(read_spec(small.file), spark=spark)
+    small.set("odd")
+    outcome = run(read_spec(small.file), spark=spark)
+    assert (outcome.before, outcome.results, outcome.failed) == (50, 1, 0)
+    assert small.called() == Counter(small.callable) + Counter(["k5"])
+
+
+def test_the_reasons_are_seen_while_it_runs(spark: SparkSession, small: Small) -> None:
+    seen: list[Look] = []
+
+    class Seeing(Watch):
+        def looked(self, look: Look) -> None:
+            seen.append(look)
+            if look.failed == 1:
+                small.set("slow")
+
+    small.set("bad", "name6")
+    small.set("slow", *(f"name{n}" for n in range(40, 51)))
+    run(read_spec(small.file), spark=spark, watch=Seeing())
+    assert next(look.reason for look in seen if look.failed) == "RuntimeError: refused"
+    assert Sample("never", f"sqlite://{small.folder}/state.db").at(3) is None

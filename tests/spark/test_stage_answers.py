@@ -1,0 +1,172 @@
+"""Answers that don't fit: they are kept, few are paid for, and a mended schema replays them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql.types import DecimalType, IntegerType, StructField, StructType
+
+from intervalq.errors import BadResult, InvalidOption, RowFailed, RunChanged, TooManyFailures
+from intervalq.ledger.rules import Ended, Look, Record
+from intervalq.spark import CallContext
+from spark.stages import ask, batches, staged
+
+MONEY = StructType([StructField("price", DecimalType(10, 2))])
+WIDE = StructType([StructField("price", DecimalType(20, 6))])
+COUNTED = StructType([StructField("price", IntegerType())])
+
+
+class Prices:
+    """A function that gives each row a price, and counts its calls."""
+
+    def __init__(self, price: object = 1.234) -> None:
+        self.price = price
+        self.of: Counter[int] = Counter()
+
+    async def __call__(self, row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        self.of[row["id"]] += 1
+        return {"price": self.price}
+
+
+@pytest.fixture
+def options(ledger: str) -> dict[str, Any]:
+    return {"key": "id", "run": "r", "ledger": ledger}
+
+
+@pytest.mark.parametrize(("errors", "calls"), [("raise", 1), ("column", 2)])
+@pytest.mark.parametrize("has_ledger", [True, False])
+def test_few_unfit_answers_are_paid_for(
+    options: dict[str, Any], errors: str, calls: int, *, has_ledger: bool
+) -> None:
+    """2,000 rows whose answers don't fit cost one call, or two if errors are data."""
+    prices = Prices()
+    some = options if has_ledger else {"ledger": None}
+    for _ in range(4):  # as Spark tries a task again
+        with pytest.raises((BadResult, RowFailed, TooManyFailures), match="more than 2 digits after"):
+            list(staged(prices, batches(range(2_000)), MONEY, errors=errors, concurrency=16, **some))
+    assert sum(prices.of.values()) == (calls if has_ledger else 4 * calls)
+
+
+def test_a_mended_schema_replays(options: dict[str, Any]) -> None:
+    prices = Prices()
+    with pytest.raises(TooManyFailures, match=r"kept in run 'r'.*aren't called again") as stopped:
+        list(staged(prices, batches(range(50)), MONEY, errors="column", **options))
+    assert (stopped.value.count, stopped.value.unfit, stopped.value.run) == (2, True, "r")
+    rows = list(staged(prices, batches(range(50)), WIDE, errors="column", **options))
+    assert {str(row["price"]) for row in rows} == {"1.234000"}
+    assert prices.of == Counter(range(50))
+    replayed = [row["id"] for row in rows if row["_iq"]["replayed"]]
+    assert len(replayed) == 2
+    assert all(row["_iq"]["error"] is None for row in rows)
+
+
+def test_an_odd_row_is_data_and_keeps_its_answer(options: dict[str, Any]) -> None:
+    async def priced(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        calls[row["id"]] += 1
+        return {"price": "n/a" if row["id"] in (0, 7) else 1}
+
+    calls: Counter[int] = Counter()
+    for _ in range(2):
+        rows = {
+            row["id"]: row for row in staged(priced, batches(range(30)), MONEY, errors="column", **options)
+        }
+        assert [key for key, row in rows.items() if row["_iq"]["error"]] == [0, 7] or len(rows) == 30
+        assert {key for key, row in rows.items() if row["_iq"]["error"]} == {0, 7}
+        assert "column price is decimal128(10, 2): 'n/a' is a str, not a number" in rows[7]["_iq"]["error"]
+    assert calls == Counter(range(30))
+    kept = {row.key: json.loads(row.value) for row in ask(options["ledger"], Look()).rows}
+    assert kept["7"]["answer"] == {"price": "n/a"}
+    assert kept["8"]["answer"] == {"price": 1}
+
+
+@pytest.mark.parametrize("errors", ["raise", "column"])
+def test_another_schema_is_refused_or_replayed(options: dict[str, Any], errors: str) -> None:
+    prices = Prices(2)
+    list(staged(prices, batches(range(10)), MONEY, errors=errors, **options))
+    with pytest.raises(RunChanged, match=r"run 'r'.*another schema, of price.*replay=True"):
+        list(staged(prices, batches(range(20)), COUNTED, errors=errors, **options))
+    rows = list(staged(prices, batches(range(20)), COUNTED, errors=errors, replay=True, **options))
+    assert {row["price"] for row in rows} == {2}
+    assert set(prices.of.values()) == {1}
+
+
+def test_another_version_is_refused_or_replayed_and_calls_failed_rows_again(options: dict[str, Any]) -> None:
+    fails = True
+
+    async def priced(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        calls[row["id"]] += 1
+        if row["id"] % 5 == 1 and fails:
+            raise RuntimeError(f"no {row['id']}")
+        return {"price": "free" if row["id"] % 5 == 2 and fails else 1}
+
+    calls: Counter[int] = Counter()
+    options |= {"errors": "column"}
+    list(staged(priced, batches(range(10)), MONEY, version="v1", **options))
+    again = list(staged(priced, batches(range(10)), MONEY, version="v1", **options))
+    assert sum(row["_iq"]["error"] is not None for row in again) == 4
+    assert calls == Counter(range(10))
+    fails = False
+    with pytest.raises(RunChanged, match="from another version of the function, 'v1'"):
+        list(staged(priced, batches([0]), MONEY, version="v2", **options))
+    with pytest.raises(RunChanged, match="from another version of the function, 'v1'"):
+        list(staged(priced, batches([0]), MONEY, **options))
+    rows = list(staged(priced, batches(range(10)), MONEY, version="v2", replay=True, **options))
+    assert [row["_iq"]["error"] for row in rows] == [None] * 10
+    assert calls == Counter([*range(10), 1, 2, 6, 7])
+
+
+@pytest.mark.parametrize(
+    "kept", ['{"value":{"price":"1.00"},', '{"value":null,"error":"RuntimeError: down",']
+)
+def test_rows_of_earlier_versions_are_read(options: dict[str, Any], kept: str) -> None:
+    text = kept + '"log":[7,1.0,2.0,3.0,"there",9,1,1]}'
+    ask(options["ledger"], Record("s", 1, (Ended("0", text, failed="error" in kept),)))
+    prices = Prices()
+    (row,) = staged(prices, batches([0]), MONEY, errors="column", **options)
+    assert str(row["price"] or row["_iq"]["error"]) in {"1.00", "RuntimeError: down"}
+    if "1.00" in kept:
+        with pytest.raises(RunChanged, match="another schema"):
+            list(staged(prices, batches([0]), StructType([StructField("x", IntegerType())]), **options))
+    assert not prices.of
+
+
+def test_stop_after_failures_for_one_reason(options: dict[str, Any]) -> None:
+    async def down(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        calls[row["id"]] += 1
+        if row["id"] < 20 and row["id"] % 4 == 3:
+            return {"price": 1}
+        raise RuntimeError(f"server {row['id']} said '{row['id']} is down'")
+
+    calls: Counter[int] = Counter()
+    options |= {"errors": "column", "concurrency": 1, "stop_after": 5}
+    with pytest.raises(TooManyFailures, match=r"5 rows failed.*row '2\d': RuntimeError: server 2") as stopped:
+        list(staged(down, batches(range(100)), MONEY, **options))
+    assert (stopped.value.count, stopped.value.unfit) == (5, False)
+    assert calls.keys() >= set(range(25))
+    assert len(calls) < 30  # ends are told a moment after the next call has begun
+    with pytest.raises(TooManyFailures):
+        list(staged(down, batches(range(25)), MONEY, **options))
+    assert set(calls.values()) == {1}, "kept failures stop it without a call"
+
+
+def test_an_answer_of_a_type_that_can_not_be_kept(options: dict[str, Any]) -> None:
+    (row,) = staged(Prices(object()), batches([0]), MONEY, errors="column", **options)
+    assert "a object can't be kept: return values of JSON" in row["_iq"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"stop_after": 3}, 'with errors="raise" the first one'),
+        ({"stop_after": 0, "errors": "column"}, "stop_after"),
+        ({"version": "v1", "ledger": None}, "ledger=None keeps none"),
+        ({"replay": True, "ledger": None}, "ledger=None keeps none"),
+        ({"version": "no spaces"}, "version"),
+    ],
+)
+def test_settings_that_disagree(options: dict[str, Any], wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises((InvalidOption, ValueError), match=why):
+        list(staged(Prices(), batches([]), MONEY, **options | wrong))
