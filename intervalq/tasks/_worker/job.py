@@ -19,6 +19,8 @@ Work = Callable[[Claim], Any]
 ChunkWork = Callable[[list[Claim]], Any]
 _CHANGES: Final = (Insert, Change, Delete, Depend)
 _PLAIN: Final = (str, int, float, NoneType)
+_MOST: Final = frozenset({*_PLAIN, bool})
+"""The types of nearly all results and their parts: looked up, because `isinstance` takes several times as long."""
 Refused = Callable[[Claim, DependencyError], Any]
 ChunkRefused = Callable[[list[Claim], DependencyError], Any]
 
@@ -66,6 +68,9 @@ def has_changes(result: Any) -> bool:  # noqa: ANN401 - of any function
 
     Changes in the midst of other values, or in a generator, would be lost silently.
     """
+    kind = type(result)
+    if kind in _MOST or (kind is dict and _MOST.issuperset(map(type, result.values()))):
+        return False
     if isinstance(result, _CHANGES):  # some of them are tuples
         return True
     if isinstance(result, dict):

@@ -21,18 +21,18 @@ _CREATE: Final = """CREATE TABLE {table} (
     until INTEGER NOT NULL)"""
 _INDEX: Final = "CREATE INDEX {table}_id ON {table} (id)"
 _PUT: Final = f"INSERT INTO {{table}} VALUES ({', '.join('?' * len(OutcomeRow._fields))})"  # noqa: S608 - our own
-# One statement for all: one for each task takes three times as long. Each value of `parts` is for how long
-# the work went on, and the result.
+# One statement for all: one for each task takes three times as long. Each value of `parts` is when the work
+# began, and after a space the result, if any of them has one: texts take longer to read than numbers.
 _IS_SIMPLE: Final = (
     "version = :version AND +session = :session AND t.key IS NULL AND dedupe IS NULL AND follow_up = '' "
     "AND NOT cancelled AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
 )
 _DONE: Final = (
     "INSERT INTO {table} SELECT t.id, queue, t.key, 'done', t.json, "  # noqa: S608 - our own
-    "substr(j.value, instr(j.value, ' ') + 1), attempt + NOT begun, errors, created, "
-    "iif(j.value + 0, :now - (j.value + 0), 0), :now, :host, :pid, :until "
+    "{result}, attempt + NOT begun, errors, created, j.value + 0, :now, :host, :pid, :until "
     f"FROM json_each(:parts) j CROSS JOIN intervalq_tasks t WHERE t.id = j.key AND {_IS_SIMPLE}"
 )
+_RESULT: Final = "substr(j.value, instr(j.value, ' ') + 1)"
 _REMOVE: Final = (
     "DELETE FROM intervalq_tasks AS t WHERE id IN (SELECT key FROM json_each(:parts)) "  # noqa: S608 - our own
     f"AND {_IS_SIMPLE}"
@@ -62,25 +62,31 @@ class OutcomeTables:
 
         The others are not the session's, or have something that only the rules know how to end.
         """
-        groups: dict[tuple[int, int], dict[str, str]] = {}
-        group, some = (-1, -1), dict[str, str]()
-        for id_, version, kept in parts:
-            keep_for, result, took = kept or _NOTHING
-            if group != (version, keep_for):
-                group = version, keep_for
-                some = groups.setdefault(group, {})
-            some[id_] = f"{took} {result}"
-            self.left.append(id_)
-        count = 0
-        for (version, keep_for), some in groups.items():
-            until = now + keep_for
-            values = {
-                "parts": json.dumps(some), "session": session.id, "host": session.host, "pid": session.pid,
-                "version": version, "keep_for": keep_for, "now": now, "until": until,
-            }  # fmt: skip
-            self._connection.execute(_DONE.format(table=self._table(day_of(until))), values)
-            count += self._connection.execute(_REMOVE, values).rowcount
-        return count
+        groups = {(version, (kept or _NOTHING).keep_for): parts for _, version, kept in parts}
+        if len(groups) > 1:
+            groups = {group: [] for group in groups}
+            for part in parts:
+                groups[part.version, (part.kept or _NOTHING).keep_for].append(part)
+        return sum(self._settle(*group, some, session, now) for group, some in groups.items())
+
+    def _settle(self, version: int, keep_for: int, parts: list[Delete], session: Session, now: int) -> int:
+        """See `settle`, for tasks of one version which are kept for the same time."""
+        ids, _, kepts = zip(*parts, strict=True)
+        _, results, tooks = zip(*[kept or _NOTHING for kept in kepts], strict=True)
+        starts: list[Any] = [now - took if took else 0 for took in tooks]
+        has_results = any(results)
+        if has_results:
+            starts = [f"{start} {result}" for start, result in zip(starts, results, strict=True)]
+        until = now + keep_for
+        values = {
+            "parts": json.dumps(dict(zip(ids, starts, strict=True))),
+            "session": session.id, "host": session.host, "pid": session.pid,
+            "version": version, "keep_for": keep_for, "now": now, "until": until,
+        }  # fmt: skip
+        self.left += ids
+        add = _DONE.format(table=self._table(day_of(until)), result=_RESULT if has_results else "''")
+        self._connection.execute(add, values)
+        return self._connection.execute(_REMOVE, values).rowcount
 
     def sweep(self, now: int) -> None:
         """Drop the table of a day that is over."""
