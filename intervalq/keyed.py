@@ -245,11 +245,11 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
             break
         valid.append(slot)
     is_held = state is not None and state.held_since is not None
-    void = [slot for slot in command.slots if slot.ticket <= revoked and not is_held]
+    revoked_ones = [slot for slot in command.slots if slot.ticket <= revoked and not is_held]
     # A new ticket is granted only if its slot is free; a second one would come after this time.
     soon = max(0, command.notice - min(settings.tolerance, step))
     reach = _NEVER if valid else min(command.reach, soon)
-    return replace(command, slots=(*void, *valid), reach=reach)
+    return replace(command, slots=(*revoked_ones, *valid), reach=reach)
 
 
 def _moved(state: State, common: State, command: Advance, known: Common, now: int) -> int:

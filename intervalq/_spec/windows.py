@@ -206,14 +206,14 @@ class Window:
         """The first instant from `at` on with room for the units; later calls may not go back in time."""
         units = min(units, self.limit.most)
         while self._first < len(self._cells):
-            end, held = self._cells[self._first]
+            end, counted = self._cells[self._first]
             until = self._expiry(end)
             if until > at:
                 if units == 0 or self.counted + units <= self.limit.most:
                     break
                 at = until
             self._first += 1
-            self.counted -= held
+            self.counted -= counted
         return at
 
     def take(self, units: int, due: int) -> None:
@@ -341,12 +341,12 @@ def expiry(limit: Limit, state: State) -> Callable[[int], int]:
     span = _span(limit, state)
     if limit.edge is None:
         return lambda end: end + span
-    edge, window, held, error = limit.edge, limit.window, state.held_total, state.error
+    edge, window, held_total, error = limit.edge, limit.window, state.held_total, state.error
     late = limit.jitter + lateness(state)
 
     def until(end: int) -> int:
-        at = end + held + late
-        return at + (edge - at) % window - held + error
+        at = end + held_total + late
+        return at + (edge - at) % window - held_total + error
 
     return until
 
@@ -387,5 +387,7 @@ def added(cells: UsedCells, place: int, more: int) -> UsedCells:
 def without(cells: Cells, end: int, units: int) -> Cells:
     """Subtract units from the cell with this end; if it was merged with another one, they stay counted."""
     return tuple(
-        (each, held - units if each == end else held) for each, held in cells if each != end or held > units
+        (each, counted - units if each == end else counted)
+        for each, counted in cells
+        if each != end or counted > units
     )

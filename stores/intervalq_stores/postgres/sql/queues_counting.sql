@@ -355,7 +355,7 @@ declare
     l intervalq._limit;
     counting bigint[];
     at bigint;
-    delayst bigint;
+    latest bigint;
     units bigint;
 begin
     for k in 1 .. kinds loop
@@ -372,7 +372,7 @@ begin
         cells := cells || counting || array_fill(0::bigint, array[2 * wanted::integer]);
     end loop;
     for i in 0 .. wanted loop  -- 0: when the first one would have had room
-        delayst := case i when 0 then least(due, clock) else due end;
+        latest := case i when 0 then least(due, clock) else due end;
         for k in 1 .. kinds loop
             units := least(taken[greatest(i - 1, 0) * kinds + k], most[k]);
             continue when units = 0;
@@ -384,12 +384,12 @@ begin
                 counted[k] := counted[k] - cells[firsts[k] + 1];
                 firsts[k] := firsts[k] + 2;
             end loop;
-            delayst := greatest(delayst, at);
+            latest := greatest(latest, at);
         end loop;
-        exit when i > apart and delayst > due;
-        due := greatest(due, delayst);
+        exit when i > apart and latest > due;
+        due := greatest(due, latest);
         exit when i > 0 and coalesce(costs[i], 1) > (9007199254740991 - due) / r.interval;
-        found := found || case i when 0 then delayst else due end;
+        found := found || case i when 0 then latest else due end;
         continue when i = 0;
         for k in 1 .. kinds loop
             units := taken[(i - 1) * kinds + k];
