@@ -275,8 +275,8 @@ class KeyStore:
             return
         self._agrees = False
         fixed = "tolerance" if self._on_mismatch == "update" else ""
-        told = command_for(self._record, ours, theirs)
-        raise ConfigMismatch(self._record, *differences(ours, theirs), fixed=fixed, command=told)
+        command = command_for(self._record, ours, theirs)
+        raise ConfigMismatch(self._record, *differences(ours, theirs), fixed=fixed, command=command)
 
 
 def _held_until(state: State, until: int) -> int:

@@ -188,8 +188,8 @@ class Connection:
             await self._send(change, None, attach=False)
         else:
             fixed = "tolerance" if self._on_mismatch == "update" else ""
-            told = command_for(self.queue, ours, theirs)
-            raise ConfigMismatch(self.queue, *differences(ours, theirs), fixed=fixed, command=told)
+            command = command_for(self.queue, ours, theirs)
+            raise ConfigMismatch(self.queue, *differences(ours, theirs), fixed=fixed, command=command)
 
     async def _send(
         self, command: Command, generation: str | None, *, attach: bool = True, nonce: str | None = None

@@ -1,4 +1,4 @@
-"""Those in this process who wait for the outcomes of tasks; any thread may tell them of some."""
+"""Those in this process who wait for the outcomes of tasks; any thread may notify them of some."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Waiter:
     def __init__(self, ids: Iterable[str]) -> None:
         self.left = set(ids)
         """The tasks that nothing was heard of."""
-        self._told = anyio.Event()
+        self._notified = anyio.Event()
         self._soon = call_soon()
 
     async def wait(self) -> None:
         """Wait until something was heard of each task, or nothing more may be heard."""
-        await self._told.wait()
+        await self._notified.wait()
 
     def wake(self) -> None:
         """End the wait, from any thread."""
         with contextlib.suppress(RuntimeError):  # that event loop is closed, so nobody waits
-            self._soon(self._told.set)
+            self._soon(self._notified.set)
 
 
 class Waiters:
@@ -59,7 +59,7 @@ class Waiters:
         with self._lock:
             return [id_ for id_ in waiter.left if len(self._of[id_]) == 1]
 
-    def tell(self, ids: Iterable[str]) -> None:
+    def notify(self, ids: Iterable[str]) -> None:
         """Note that these tasks have left outcomes, and wake those who wait for no others."""
         if not self._of:  # usually; who begins to wait now looks for itself
             return
@@ -70,7 +70,7 @@ class Waiters:
                     if not waiter.left:
                         waiter.wake()
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         """Wake all: nothing more is heard."""
         with self._lock:
             for waiter in {waiter for those in self._of.values() for waiter in those}:

@@ -96,7 +96,7 @@ class Miss:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Refusal:
-    """What a caller was told about when a job added now could begin: by a refusal, or by a quote."""
+    """What a caller was answered about when a job added now could begin: by a refusal, or by a quote."""
 
     at: float
     job: ObservedJob
@@ -196,7 +196,7 @@ class Facts:
     exchanges: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     withdrawn: dict[Process, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Requests whose sender was cancelled: when each was sent, and when it was cancelled."""
-    told: dict[Process, list[tuple[float, Command, Answer]]] = field(
+    answers: dict[Process, list[tuple[float, Command, Answer]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     """When each process received an answer, the command that it had sent, and the answer."""

@@ -223,14 +223,15 @@ class Connection:
             raise
         finally:
             timer.cancel()
-        told, place = network.observer.told[self.process], len(network.observer.told[self.process])
+        answers = network.observer.answers[self.process]
+        place = len(answers)
         network.observer.answered(self.process, command, answer, sent)
         if not self.is_good:
             answer = network.blurred(answer)
         if busy := network.busy(self):
             answer = replace(answer, trip=(since, CLOCK.get().now()))
             await anyio.sleep(busy)
-            told[place] = (loop.time(), *told[place][1:])  # only now does the handle have it
+            answers[place] = (loop.time(), *answers[place][1:])  # only now does the handle have it
         return answer
 
     def receive(self, reply: asyncio.Future[Answer], answer: Answer, primary: int) -> None:

@@ -127,7 +127,7 @@ class Observer(Facts):
         self.say(process.name, "warns", text)
 
     def quoted(self, process: Process, after: float | None) -> None:
-        """A process was told when a job added now would begin."""
+        """A process was answered when a job added now would begin."""
         plan = PlannedJob(at=self.time(), way="quote")
         job = ObservedJob(number=10**9, process=process, plan=plan, added=self.time())
         self.quotes.append(Refusal(at=self.time(), job=job, after=after))
@@ -160,7 +160,7 @@ class Observer(Facts):
     def answered(self, process: Process, command: Command, answer: Answer, sent: float) -> None:
         """A process received an answer."""
         self.exchanges[process].append((sent, self.time()))
-        self.told[process].append((self.time(), command, answer))
+        self.answers[process].append((self.time(), command, answer))
         for grant in self._granted.pop(id(answer), (answer, []))[1]:
             grant.heard = self.time()
         stored = answer.state is not None and not answer.refused

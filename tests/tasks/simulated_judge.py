@@ -334,7 +334,7 @@ class Judge:
     def _rows(self) -> list[Row]:
         return [row for id_ in list(self._claimed) if (row := self.books.row(id_)) is not None]
 
-    def told(self, command: Command[Any], sent: float) -> None:
+    def answered(self, command: Command[Any], sent: float) -> None:
         """Note that the answer to a command has arrived."""
         if isinstance(command, Work):
             self._worked[command.session] = max(sent, self._worked.get(command.session, 0.0))

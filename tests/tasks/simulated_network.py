@@ -42,7 +42,7 @@ class Network:
         """The processes whose death the store notices, by session."""
         self.observe: Callable[[Process, Command[Any], object], None] = lambda *_: None
         """Called with each command that the store has done, and its answer."""
-        self.told: Callable[[Command[Any], float], None] = lambda *_: None
+        self.answered: Callable[[Command[Any], float], None] = lambda *_: None
         """Called with each command whose answer has arrived, and when the command was sent."""
         self._random = random
         self._lost = lost
@@ -179,7 +179,7 @@ class Connection:
             raise
         finally:
             timer.cancel()
-        network.told(command, sent)
+        network.answered(command, sent)
         self.heard(answer)
         return answer
 

@@ -84,7 +84,7 @@ class World:
         calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts or mix.refusals)
         self.steps = 0  # of all workers
         self.judge = Judge(self.network, loop.time, calm=calm)
-        self.network.observe, self.network.told = self.judge.saw, self.judge.told
+        self.network.observe, self.network.answered = self.judge.saw, self.judge.answered
         self.judge.patience = mix.patience
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5

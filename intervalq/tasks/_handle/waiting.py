@@ -1,4 +1,4 @@
-"""Waits for the outcomes of tasks: the store tells of them if it can, and is asked now and then."""
+"""Waits for the outcomes of tasks: the store notifies of them if it can, and is asked now and then."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log: Final = logging.getLogger("intervalq")
 
 _FIRST_POLL: Final = 0.02
 _LAST_POLL: Final = 1.0
-"""Seconds between two looks of who isn't told of all, at first and at last."""
+"""Seconds between two looks of a caller that isn't notified, at first and at last."""
 
 _CHECKS: Final = (0.1, 1.0)
 _LAST_CHECK: Final = 5.0
-"""The same for who is told. A store may miss a moment at the start; later, a task may have left nothing."""
+"""The same for one that is. A store may miss a moment at the start; later, a task may have left nothing."""
 
 _UNHEARD: Final = 10
-"""After how many looks who can't be told at present tries again to be told."""
+"""After how many looks a caller that can't be notified at present tries again to listen."""
 
 
 async def await_all(
@@ -36,7 +36,7 @@ async def await_all(
     """Look for the outcomes of tasks, and add those that are there to `found`, until all are.
 
     Args:
-        store: it may tell when to look.
+        store: it may notify when to look.
         ids: the tasks, each once; some may be in `found` already.
         look: the outcomes of those of the given tasks that have one.
         found: outcomes by id.
@@ -44,17 +44,17 @@ async def await_all(
     while left := _missing(ids, found):
         some = left[:MAX_ROWS]  # all must end, so that the others can wait for these
         async with AsyncExitStack() as stack:
-            told, pauses = await _told(stack, store, some)
-            if told is not None:
+            ended, pauses = await _listen(stack, store, some)
+            if ended is not None:
                 found |= await look(some)  # they may have ended before we listened
             for pause in pauses:
                 if not (some := _missing(some, found)):
                     break
                 with anyio.move_on_after(pause) as waited:
-                    await (told or anyio.sleep_forever)()
+                    await (ended or anyio.sleep_forever)()
                 found |= await look(some)
                 if not waited.cancelled_caught and (some := _missing(some, found)):
-                    await anyio.sleep(_FIRST_POLL)  # told of something else: listen again
+                    await anyio.sleep(_FIRST_POLL)  # notified of something else: listen again
                     break
 
 
@@ -62,20 +62,20 @@ def _missing(ids: Iterable[str], found: dict[str, Any]) -> list[str]:
     return [id_ for id_ in ids if id_ not in found]
 
 
-async def _told(
+async def _listen(
     stack: AsyncExitStack, store: TaskStore, ids: Sequence[str]
 ) -> tuple[Callable[[], Awaitable[None]] | None, Iterable[float]]:
-    """What returns when the tasks have ended, if the store tells; and how long to wait for that each time."""
+    """What returns when the tasks have ended, if the store notifies; and how long to wait for it each time."""
     if isinstance(store, Telling):
         try:
-            told = await stack.enter_async_context(store.awaited(ids))
+            ended = await stack.enter_async_context(store.awaited(ids))
         except UnsupportedOperation as error:
             log.debug("outcomes are polled: %s", error)
         except IntervalqError as error:
             log.debug("nothing tells of outcomes for now: %s", error)
             return None, [_LAST_POLL] * _UNHEARD
         else:
-            return told, chain(_CHECKS, repeat(_LAST_CHECK)) if store.tells_of_others else _polls()
+            return ended, chain(_CHECKS, repeat(_LAST_CHECK)) if store.tells_of_others else _polls()
     return None, _polls()
 
 

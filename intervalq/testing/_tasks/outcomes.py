@@ -103,7 +103,7 @@ class OutcomeTests(TaskSuiteBase):
 
         portal.call(scenario)
 
-    def test_who_waits_for_outcomes_is_told_once_all_are_there(
+    def test_who_waits_for_outcomes_is_notified_once_all_are_there(
         self, portal: BlockingPortal, store: TaskStore, names: Names
     ) -> None:
         """However the tasks end, alone or with many others."""
@@ -122,7 +122,7 @@ class OutcomeTests(TaskSuiteBase):
             rows = {row.id: row for row in await claim(store, session, queue, limit=9)}
             done = [Delete(id_, rows[id_].version, Kept(0)) for id_ in ids]
             fails = Change(ids[4], rows[ids[4]].version, queue=dead, attempt=1, error="no")
-            told: list[str] = []
+            notified: list[str] = []
             waiting = {
                 "some": [ids[0], ids[6]],
                 "all": [*ids[:6], ids[0]],
@@ -139,27 +139,27 @@ class OutcomeTests(TaskSuiteBase):
                         async with store.awaited(those) as ended:
                             entered.set()
                             await ended()
-                            told.append(name)
+                            notified.append(name)
 
                     group.start_soon(wait)
                     await entered.wait()
                 with anyio.fail_after(PATIENCE):
                     assert (await store.apply(Work(session, tuple(done[:3])))).lost == ()
-                    while told != ["many"]:
+                    while notified != ["many"]:
                         await checkpoint()
                     assert (await store.apply(Work(session, (done[3],)))).lost == ()
-                    while told != ["many", "one"]:
+                    while notified != ["many", "one"]:
                         await checkpoint()
                     assert (await store.apply(Work(session, (fails,)))).lost == ()
                     await store.apply(Cancel((ids[5],)))
                     await store.apply(Work(session, (Delete(ids[5], rows[ids[5]].version + 1),)))
-                    while told != ["many", "one", "all"]:
+                    while notified != ["many", "one", "all"]:
                         await checkpoint()
                     assert (await store.apply(Work(session, (done[6],)))).lost == ()
-                    while len(told) < 4:
+                    while len(notified) < 4:
                         await checkpoint()
                     group.cancel_scope.cancel()
-            assert told == ["many", "one", "all", "some"]
+            assert notified == ["many", "one", "all", "some"]
 
         portal.call(scenario)
 

@@ -72,7 +72,7 @@ class _Tasks:
         for queue, ready in self.table.fresh.items():
             if ready <= now + SOON:
                 self._wake_one(queue)
-        self.waiters.tell(self.table.left)
+        self.waiters.notify(self.table.left)
         return answer
 
     def _note(self, command: Command[Any], answer: object) -> None:

@@ -23,7 +23,7 @@ _CHANNEL: Final = "intervalq_ended"
 _AWAIT: Final = b"select intervalq.await_outcomes(%s, %s::uuid[], null)"
 _LEAVE: Final = b"select intervalq.leave_outcomes(%s, %s::uuid[])"
 _PARTING: Final = 1.0  # seconds for that: what stays behind is swept later
-_ANYBODY: Final = "*"  # told by transactions that can't see who waits
+_ANYBODY: Final = "*"  # notified by transactions that can't see who waits
 
 
 class Awaited:
@@ -84,7 +84,7 @@ class Awaited:
                 await connection.close()
                 return None
             ear = Ear(connection, self._server.driver.Error, _CHANNEL)
-            ear.on_loss = self._waiters.tell_all
+            ear.on_loss = self._waiters.notify_all
             await ear.listen(self._heard)
         except BaseException:
             await connection.close()
@@ -94,11 +94,11 @@ class Awaited:
     def _heard(self, text: str) -> bool:
         who, *uuids = text.split(" ")
         if who in (self._who, _ANYBODY):
-            self._waiters.tell(uuids)
+            self._waiters.notify(uuids)
         return False
 
     async def _leave(self, waiter: Waiter) -> None:
-        """Don't be told of what has not ended; who was told of all has nothing left."""
+        """Stop listening for tasks that have not ended; a waiter that was notified of all has none left."""
         if uuids := self._waiters.alone(waiter):
             parting = asyncio.create_task(self._part(uuids))
             self._parting.add(parting)

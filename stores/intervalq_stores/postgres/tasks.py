@@ -145,7 +145,7 @@ class PostgresTaskStore:
         return self._direct.wakeups(session)
 
     def awaited(self, ids: Sequence[str]) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
-        """See `Telling.awaited`. Behind a pooler nobody is told."""
+        """See `Telling.awaited`. Behind a pooler nobody is notified."""
         return self._awaited.awaited(ids)
 
     def guard(self, session: str) -> AbstractAsyncContextManager[Callable[[float], Awaitable[Watched]]]:

@@ -11,7 +11,7 @@
 --   intervalq.feed(now)                                      lines of keys, after serializable transactions
 --   intervalq.put(queue, jsons)                              plain tasks, claimed in ranges
 --   intervalq.tasks_of, outcomes_of, stats, live_sessions    looks
---   intervalq.await_outcomes, leave_outcomes                 to be told of outcomes
+--   intervalq.await_outcomes, leave_outcomes                 to be notified of outcomes
 --   intervalq.drop_outcomes(now)                             outcomes whose time is over
 -- Public, for everybody:
 --   intervalq.enqueue(queue, value, ...)                     inserts a task from any SQL: triggers, other drivers

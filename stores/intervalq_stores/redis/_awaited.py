@@ -59,21 +59,21 @@ class Awaited:
             raise self._error
 
     async def _read(self, begun: asyncio.Event) -> None:
-        """Tell the waiters what is heard, until something goes wrong."""
+        """Notify the waiters of what is heard, until something goes wrong."""
         try:
             async with self._server.messages(f"{WAKE}{self._who}") as heard:
                 begun.set()
                 while True:
                     for message in await heard():
-                        self._waiters.tell(json.loads(message))
+                        self._waiters.notify(json.loads(message))
         except StoreError as error:
             self._error = error
         finally:
             begun.set()
-            self._waiters.tell_all()
+            self._waiters.notify_all()
 
     async def _leave(self, waiter: Waiter) -> None:
-        """Don't be told of what has not ended; who was told of all has nothing left."""
+        """Stop listening for tasks that have not ended; a waiter that was notified of all has none left."""
         if ids := self._waiters.alone(waiter):
             with anyio.move_on_after(_PARTING, shield=True), suppress(StoreError):
                 await self._ask("leave", [self._who, *ids])

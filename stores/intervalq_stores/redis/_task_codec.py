@@ -253,8 +253,8 @@ def _beaten(_: Beat, __: int, alive: int, held: int, lapsed: list[bytes], cancel
     )
 
 
-def told(messages: list[bytes]) -> Worked | None:
-    """What messages tell a session; None: nothing. Others may send messages, too: wrong ones are ignored."""
+def notified(messages: list[bytes]) -> Worked | None:
+    """What messages notify a session of; None: nothing. Wrong ones, which others may send, are ignored."""
     cancelled: list[Delete] = []
     for message in messages:
         with suppress(ValueError, TypeError, RecursionError):

@@ -19,7 +19,7 @@ from intervalq.tasks.rules import Command, Modify, OutcomeRow, Outcomes, Worked
 from intervalq_stores.redis._awaited import Awaited
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import Script, script
-from intervalq_stores.redis._task_codec import Arguments, answered, asked, told
+from intervalq_stores.redis._task_codec import Arguments, answered, asked, notified
 from intervalq_stores.redis._task_keys import KEYS, WAKE, day_keys, keys_of
 from intervalq_stores.redis._task_outcomes import find, keys_of_days
 from intervalq_stores.redis._task_rows import Unfit
@@ -138,7 +138,7 @@ class RedisTaskStore:
         async with self._server.messages(f"{WAKE}{session}") as heard:
 
             async def woken() -> Worked | None:
-                return told(await heard())
+                return notified(await heard())
 
             yield woken
 

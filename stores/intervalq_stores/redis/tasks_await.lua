@@ -1,6 +1,6 @@
--- To be told of outcomes. It comes after tasks_writes.lua.
+-- To be notified of outcomes. It comes after tasks_writes.lua.
 --
--- A listener looks for the outcomes after it has said that it waits for them. What it was not told of in a day is
+-- A listener looks for the outcomes after it has said that it waits for them. What it was not notified of in a day is
 -- swept: it may have died.
 --
 -- ARGV[5]  the listener

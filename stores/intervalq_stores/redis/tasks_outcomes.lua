@@ -160,19 +160,19 @@ local function each_awaiting(id, use)
   end
 end
 
--- Tell them what this command has left. Nobody is told twice.
-local function tell()
+-- Notify them of what this command has left, nobody twice.
+local function notify()
   if not next(leaving) or #redis.call('ZRANGEBYLEX', INDEX, '[b', '(c', 'LIMIT', 0, 1) == 0 then return end
-  local told = {}
+  local notified = {}
   for _, those in pairs(leaving) do
     for _, id in ipairs(those.ids) do
       each_awaiting(id, function(who, forget)
         forget()
-        local ids = told[who] or {}
-        told[who] = ids
+        local ids = notified[who] or {}
+        notified[who] = ids
         ids[#ids + 1] = id
       end)
     end
   end
-  for who, ids in pairs(told) do redis.pcall('PUBLISH', sub(TASKS, 1, -6) .. 'wake:' .. who, cjson.encode(ids)) end
+  for who, ids in pairs(notified) do redis.pcall('PUBLISH', sub(TASKS, 1, -6) .. 'wake:' .. who, cjson.encode(ids)) end
 end

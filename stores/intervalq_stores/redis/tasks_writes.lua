@@ -152,7 +152,7 @@ local function run(command)
     is_other = check_layout()
     local answer = command()
     wake()
-    tell()
+    notify()
     return answer
   end)
   if ok then return result end

@@ -100,7 +100,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
             raise StoreTimeout(self.url, self._why_no_answer(holder.file, doubt))
         if holder.ended.error is not None:
             raise holder.ended.error
-        self._waiters.tell(mine.left)
+        self._waiters.notify(mine.left)
 
     async def apply_on(self, connection: sqlite3.Connection, command: Command[A]) -> A:
         """See `Transactional.apply_on`. It waits for other programs as long as the connection does.
@@ -112,7 +112,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
 
     @asynccontextmanager
     async def awaited(self, ids: Sequence[str]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """See `Telling.awaited`. What ends on the user's own connection is not told."""
+        """See `Telling.awaited`. Nobody is notified of what ends on the user's own connection."""
         with self._waiters.waiting(ids) as waiter:
             yield waiter.wait
 
@@ -152,7 +152,7 @@ class SQLiteTaskStore(SQLiteBase[TaskDatabase]):
             self._one(table, cast("_Asked", job))
         self._database.commit()
         if table.outcome_tables.left:
-            self._waiters.tell(table.outcome_tables.left)
+            self._waiters.notify(table.outcome_tables.left)
 
     def _one(self, table: SQLiteTable, job: _Asked) -> None:
         try:

@@ -15,13 +15,13 @@ def accounts(seen: Observer, plan: Plan) -> Findings:
         begun = sum(start.job.process is process for start in seen.starts)
         late = sum(
             answer.at_once and bool(answer.granted) and isinstance(command, Advance)
-            for _, command, answer in seen.told[process]
+            for _, command, answer in seen.answers[process]
         )
-        told = {"begun": account.begun, "late": account.late, "calls": account.calls}
+        reported = {"begun": account.begun, "late": account.late, "calls": account.calls}
         found = {"begun": begun, "late": late, "calls": len(seen.questions[process])}
-        if told != found:
-            yield account.at, f"{process.name} says {told}, and it was {found}"
-        healed = sum(answer.healed for _, _, answer in seen.told[process])
+        if reported != found:
+            yield account.at, f"{process.name} says {reported}, and it was {found}"
+        healed = sum(answer.healed for _, _, answer in seen.answers[process])
         if account.regressions < healed:
             yield account.at, f"{process.name} reports {account.regressions} losses, and mended {healed}"
         if not (seen.losses or seen.steps or seen.reclaims or seen.copies or plan.keyed):

@@ -1,4 +1,4 @@
-"""Judges of jobs that must begin in time: when they are refused, with what reason, and what they are told."""
+"""Judges of jobs that must begin in time: when they are refused, why, and what they are answered."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def refusals(seen: Observer, plan: Plan) -> Findings:
             yield at, f"{_named(job)} was refused at {at:.6f}, a slot came at {latest:.6f}, by {until:.6f}"
         if is_early and " comes within " not in refusal.text:
             yield at, f"{_named(job)} was refused before its time was over, and told: {refusal.text}"
-        yield from _told(seen, refusal, lines)
+        yield from _answered(seen, refusal, lines)
 
 
 def quotes(seen: Observer, plan: Plan) -> Findings:
@@ -83,19 +83,19 @@ def quotes(seen: Observer, plan: Plan) -> Findings:
     lines = Lines(seen, plan)
     for quote in seen.quotes:
         if not _is_unclear(seen, plan, quote.at) and not _stopped(seen, quote.job.process, quote.at - _SOON):
-            yield from _told(seen, quote, lines)
+            yield from _answered(seen, quote, lines)
 
 
-def _told(seen: Observer, told: Refusal, lines: Lines) -> Findings:
-    """What a caller is told of the time until a job added now could begin is true."""
-    at, after = told.at, told.after
-    if seen.copies or seen.failures[told.job.process]:
+def _answered(seen: Observer, answer: Refusal, lines: Lines) -> Findings:
+    """What a caller is answered about the time until a job added now could begin is true."""
+    at, after = answer.at, answer.after
+    if seen.copies or seen.failures[answer.job.process]:
         return  # it may not know of its own tickets
-    outlooks = lines.outlooks(told.added_now(), at, by_last=True)
-    what = f"{_named(told.job)} was told at {at:.6f} to come again after {after} s"
-    heard, state = lines.heard(told.job.process, at)
+    outlooks = lines.outlooks(answer.added_now(), at, by_last=True)
+    what = f"{_named(answer.job)} was told at {at:.6f} to come again after {after} s"
+    heard, state = lines.heard(answer.job.process, at)
     if not after and state is None:  # its process has only heard that there is no record, or nothing yet
-        others = [job for job in seen.jobs if job.process is told.job.process and waits(job, at)]
+        others = [job for job in seen.jobs if job.process is answer.job.process and waits(job, at)]
         unknown = not heard or any(job.plan.timeout is None or job.plan.way == "add" for job in others)
         if (after is not None and unknown) or (after is None and heard and not others):
             yield at, f"{what}, and the store {'had' if heard else 'had not'} answered"
@@ -110,10 +110,10 @@ def _told(seen: Observer, told: Refusal, lines: Lines) -> Findings:
     if not outlooks:
         yield at, f"{what}, and nobody knows when the hold ends"
         return
-    slack = 3 * blur(seen, told.job.process, at) + after * 2 * _DRIFT + 2 * GRAIN
-    notice = 3 * _slowest(seen, told.job.process) + _SOON if after == 0 else 0.0
+    slack = 3 * blur(seen, answer.job.process, at) + after * 2 * _DRIFT + 2 * GRAIN
+    notice = 3 * _slowest(seen, answer.job.process) + _SOON if after == 0 else 0.0
     if state is not None and state.held_since is not None:
-        slack += 4 * _slowest(seen, told.job.process)  # the end of the hold is heard of first
+        slack += 4 * _slowest(seen, answer.job.process)  # the end of the hold is heard of first
     least, most = (choose(each.begins for each in outlooks) - at for choose in (min, max))
     if after and most <= 0 and (state is None or state.held_since is None):
         yield at, f"{what}, and a slot has come"
@@ -138,8 +138,8 @@ def prompt(seen: Observer, plan: Plan) -> Findings:
         until = since + within
         trip = _slowest(seen, job.process)
         left = job.starts[0].at if job.starts else job.ended
-        told = seen.told[job.process]
-        answers = [at for at, what, _ in told if job.added <= at < left and isinstance(what, Advance)]
+        answered = seen.answers[job.process]
+        answers = [at for at, what, _ in answered if job.added <= at < left and isinstance(what, Advance)]
         for at in [job.added, *answers]:
             known = lines.known(job, at) if at == job.added or waits(job, at) else None
             if at == job.added and job.plan.way == "add":
@@ -224,9 +224,10 @@ def _left(job: ObservedJob) -> float:
 
 def _stays_held(seen: Observer, job: ObservedJob, until: float) -> bool:
     """Whether all that a process knew of the queue, while a job waited, was a hold whose end nobody knows."""
-    told = [(at, answer) for at, _, answer in seen.told[job.process] if at <= until and not answer.refused]
-    known = [answer.state for at, answer in told if at > job.added]
-    known += [answer.state for at, answer in told if at <= job.added][-1:]
+    answers = seen.answers[job.process]
+    heard = [(at, answer) for at, _, answer in answers if at <= until and not answer.refused]
+    known = [answer.state for at, answer in heard if at > job.added]
+    known += [answer.state for at, answer in heard if at <= job.added][-1:]
     return bool(known) and all(
         state is not None and state.held_since is not None and (state.full or state.held_until >= FOREVER)
         for state in known

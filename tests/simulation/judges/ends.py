@@ -75,7 +75,7 @@ def _is_refused(seen: Observer, job: ObservedJob) -> bool:
     own = [command.settings for _, command in seen.commands[job.process] if command.settings is not None]
     return any(
         answer.refused and answer.state is not None and answer.state.settings != own[0]
-        for _, _, answer in seen.told[job.process]
+        for _, _, answer in seen.answers[job.process]
     )
 
 
@@ -91,7 +91,7 @@ def agreed(seen: Observer, plan: Plan) -> Findings:
         if changes and mode != "update":
             yield commands[-1][0], f"{process.name} changed settings, with on_mismatch={mode!r}"
         since = min((at for at, command in commands if not isinstance(command, Inspect)), default=0.0)
-        for at, command, answer in seen.told[process]:
+        for at, command, answer in seen.answers[process]:
             if isinstance(command, Configure):
                 since = at
             if isinstance(command, Inspect | Configure) or answer.refused or answer.state is None:

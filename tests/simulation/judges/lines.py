@@ -82,7 +82,7 @@ class Lines:
         idle = max(
             (end for end in ends if end <= at and not any(waits(job, end) for job in jobs)), default=0.0
         )
-        record = next((each.state for _, _, each in reversed(seen.told[process]) if each.state), None)
+        record = next((each.state for _, _, each in reversed(seen.answers[process]) if each.state), None)
         name = seen.trace.name(record.generation) if record else ""
         kept = [slot for slot in own if max(seen.issues[name, slot.ticket], default=0.0) > idle]
         coming = [slot for slot in kept if not self._is_over(name, slot, at)]
@@ -121,7 +121,7 @@ class Lines:
 
     def heard(self, process: Process, at: float) -> tuple[float, State | None]:
         """The last record that a process was shown, and when."""
-        for when, _, answer in reversed(self._seen.told[process]):
+        for when, _, answer in reversed(self._seen.answers[process]):
             if when <= at and not answer.refused:
                 return when, answer.state
         return 0.0, None
@@ -133,7 +133,7 @@ class Lines:
     def _had(self, process: Process, at: float) -> list[tuple[Slot, bool]]:
         seen, own, record = self._seen, dict[int, Slot](), ""
         void = set[int]()
-        for when, _, answer in seen.told[process]:
+        for when, _, answer in seen.answers[process]:
             if when > at or answer.state is None or answer.refused:
                 continue
             if answer.state.generation != record:

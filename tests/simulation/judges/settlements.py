@@ -98,9 +98,9 @@ def _kept(seen: Observer, plan: Plan, start: Start, key: tuple[str, int]) -> Fin
     process = start.job.process
     if not any(more > 0 for more in _beyond(start).values()) or _is_gone(seen, start):
         return
-    told = zip(seen.exchanges[process], seen.told[process], strict=True)
+    answers = zip(seen.exchanges[process], seen.answers[process], strict=True)
     after, counts = start.ended + _slowest(seen, process) + _SOON, _counts(plan, start)
-    for (sent, _), (at, command, _) in told:
+    for (sent, _), (at, command, _) in answers:
         if at > counts or any(other == key for other, _ in _reports(seen, at, command)):
             return
         if sent > after and isinstance(command, Advance) and (command.slots or command.take):
@@ -138,8 +138,8 @@ def _reports(seen: Observer, at: float, command: Command) -> Iterator[tuple[tupl
 def _grants(seen: Observer) -> dict[tuple[str, int], list[_Report]]:
     """`State.lag` at each grant, and what its ticket takes, by the record and the slot."""
     grants: dict[tuple[str, int], list[_Report]] = defaultdict(list)
-    for told in seen.told.values():
-        for at, command, answer in told:
+    for answers in seen.answers.values():
+        for at, command, answer in answers:
             if isinstance(command, Advance) and answer.state is not None:
                 name = seen.trace.name(answer.state.generation)
                 granted = [slot for slot in command.slots if slot.ticket in answer.granted]

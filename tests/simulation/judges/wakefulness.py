@@ -56,10 +56,10 @@ def polls(seen: Observer, plan: Plan) -> Findings:
     held = [state is not None and state.held_since is not None for _, _, state in seen.history]
     ends = [seen.history[place][0] for place in range(1, len(held)) if held[place - 1] and not held[place]]
     lateness = {process.name: process.lateness for process in plan.processes}
-    for process, told in seen.told.items():
+    for process, answers in seen.answers.items():
         if process.name not in lateness or seen.failures[process]:
             continue
-        heard = [(at, answer) for at, sent, answer in told if isinstance(sent, Advance)]
+        heard = [(at, answer) for at, sent, answer in answers if isinstance(sent, Advance)]
         times = [at for at, _ in heard]
         most = _POLL[plan.waking] + lateness[process.name] + _SOON
         slowest = max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
@@ -83,12 +83,12 @@ def on_time(seen: Observer, plan: Plan) -> Findings:
     ):
         return
     lateness, rate = {process.name: process.lateness for process in plan.processes}, 1 + plan.store_ppm / 1e6
-    for process, told in seen.told.items():
+    for process, answers in seen.answers.items():
         if process.name not in lateness or seen.failures[process]:
             continue
         most = lateness[process.name] + _SOON
         most += 4 * max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
-        for at, sent, answer in told:
+        for at, sent, answer in answers:
             state = answer.state
             if state is None or state.held_since is None or not isinstance(sent, Advance):
                 continue

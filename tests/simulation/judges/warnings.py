@@ -35,7 +35,7 @@ _FAR: Final = "too far away"
 def warned(seen: Observer, plan: Plan) -> Findings:
     """A process warns once about late jobs, if most are late, and once about a store that is too far away."""
     planned = {each.name: each for each in plan.processes}
-    for process in seen.told:
+    for process in seen.answers:
         if process.name not in planned:
             continue
         for what in (_LATE, _FAR):
@@ -67,7 +67,7 @@ def _late(
             yield warning.at, f"{process.name} warned after {len(before)} late slots: {warning.text}"
         yield from _cause(seen, planned, warning, ends)
     if not given and not any(job.came_late for job in seen.jobs):
-        answers = [at for at, sent, _ in seen.told[process] if isinstance(sent, Advance)]
+        answers = [at for at, sent, _ in seen.answers[process] if isinstance(sent, Advance)]
         issued, failed = seen.own[process], seen.failures[process]
         known = [
             when
@@ -107,7 +107,7 @@ def _late_slots(seen: Observer, process: Process) -> list[float]:
 def _known_late(seen: Observer, process: Process) -> list[tuple[float, tuple[str, int] | None]]:
     """When a process heard of slots that were granted late (None), or were missed because it was too late."""
     found: list[tuple[float, tuple[str, int] | None]] = []
-    for at, _, answer in seen.told[process]:
+    for at, _, answer in seen.answers[process]:
         if (state := answer.state) is not None:
             record = seen.trace.name(state.generation)
             found += [(at, None)] * bool(answer.granted and answer.at_once)
@@ -168,7 +168,7 @@ def _far(seen: Observer, process: Process, given: list[Warned]) -> Findings:
             yield warning.at, f"{process.name} knows the clock to {known:.6f} s, and warned: {warning.text}"
         yield from _remaining(seen, process, warning)
     last, state = -1.0, None
-    for (asked, _), (at, sent, answer) in zip(seen.exchanges[process], seen.told[process], strict=True):
+    for (asked, _), (at, sent, answer) in zip(seen.exchanges[process], seen.answers[process], strict=True):
         if state is not None and asked == last and isinstance(sent, Advance) and not given:
             apart = state.settings.interval - state.tolerance
             if sent.error * 2 > apart * _NOTABLE > 0:
@@ -182,7 +182,7 @@ def _remaining(seen: Observer, process: Process, warning: Warned) -> Findings:
         parse.duration(warning.text.partition(before)[2].partition(after)[0], what="")
         for before, after in (("is known to ", ")"), ("are at least ", " apart"), ("instead of ", ":"))
     )
-    states = [answer.state for at, _, answer in seen.told[process] if at <= warning.at and answer.state]
+    states = [answer.state for at, _, answer in seen.answers[process] if at <= warning.at and answer.state]
     for state in states[-1:]:
         apart, grain = max(0, state.settings.interval - state.tolerance), 2 + whole // 500
         some = apart - known, min(apart, apart - known * 3 // 2 + state.tolerance)

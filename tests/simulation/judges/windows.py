@@ -84,5 +84,5 @@ def _counted(seen: Observer, start: Start, limit: Limit, issued: float) -> int:
     took = start.took.get(limit.unit, estimate)
     if took <= estimate:
         return took
-    told = seen.settled.get((start.record, seen.dues.get(start.slot, 0)), float("inf"))
-    return took if told < issued else estimate
+    settled = seen.settled.get((start.record, seen.dues.get(start.slot, 0)), float("inf"))
+    return took if settled < issued else estimate

@@ -79,13 +79,13 @@ declare
 begin
     if intervalq._fresh() then
         for notice in
-            with told as (
+            with notified as (
                 delete from intervalq.awaited a where a.ctid = any (array(
                     select x.ctid from intervalq.awaited x where x.id = any (ids) for update skip locked
                 )) returning a.who, a.id
             ), numbered as (
                 select t.who, t.id, row_number() over (partition by t.who) / 200 as n
-                from (select distinct * from told) as t
+                from (select distinct * from notified) as t
             )
             select t.who || ' ' || string_agg(t.id::text, ' ') from numbered t group by t.who, t.n
         loop
@@ -99,9 +99,9 @@ begin
 end
 $$;
 
--- intervalq.await_outcomes: the listener wants to be told of the outcomes of these tasks. It looks for them after that,
--- and now and then: an end that is committed at this moment may not have seen this. What nobody was told of in a day
--- is swept.
+-- intervalq.await_outcomes: the listener wants to be notified of the outcomes of these tasks. It looks for them after
+-- that, and now and then: an end that is committed at this moment may not have seen this. What nobody was notified of
+-- in a day is swept.
 create or replace function intervalq.await_outcomes(who text, ids uuid[], now bigint) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
