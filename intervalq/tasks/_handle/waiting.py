@@ -65,7 +65,7 @@ def _missing(ids: Iterable[str], found: dict[str, Any]) -> list[str]:
 async def _listen(
     stack: AsyncExitStack, store: TaskStore, ids: Sequence[str]
 ) -> tuple[Callable[[], Awaitable[None]] | None, Iterable[float]]:
-    """What returns when the tasks have ended, if the store notifies; and how long to wait for it each time."""
+    """What returns when the tasks have ended, if the store notifies; and how long to wait each time."""
     if isinstance(store, Telling):
         try:
             ended = await stack.enter_async_context(store.awaited(ids))
