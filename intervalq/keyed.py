@@ -146,7 +146,7 @@ def _advance(
         if command.settled and command.generation == present.generation:
             present = fixed.settle(present, command.settled)
         again = _granted_before(present, command)
-        if (length := _moved(present, common, command, known)) > 0:
+        if (length := _moved(present, common, command, known, now)) > 0:
             if (mark := command.high_water_mark) is not None and mark.late_total == present.late_total:
                 command = replace(command, high_water_mark=mark._replace(late_total=mark.late_total + length))
             present = _waiting(present, length, again, present.current)
@@ -252,26 +252,31 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
     return replace(command, slots=(*void, *valid), reach=reach)
 
 
-def _moved(state: State, common: State, command: Advance, known: Common) -> int:
-    """How far late grants to other keys have moved the place of the first listed slot away from that slot.
+def _moved(state: State, common: State, command: Advance, known: Common, now: int) -> int:
+    """How far to set a key's clock back before the step, because the key waits for its place.
 
-    The key waits for its place, so the key's clock is set back by this length before the step. Otherwise a
-    place that is yet to come would be lost because the slot itself is over.
+    Late grants to other keys may have moved the place of the first listed slot away from that slot. The key
+    waits for its place. Otherwise a place that is yet to come would be lost because the slot itself is over.
+
+    New tickets follow directly those that wait, which may all be over: the queue may have been paused. If the
+    clock went on past these, the new ones would come as much later when these are granted.
     """
-    is_known = known.generation == common.generation and command.generation == state.generation
     is_held = common.held_since is not None or state.held_since is not None
     settings = command.settings or state.settings
-    can_share = shares(common.settings) and is_plain(state.settings) and is_plain(settings)
-    if command.attach or is_held or not is_known or not can_share:
+    if is_held or not (shares(common.settings) and is_plain(state.settings) and is_plain(settings)):
         return 0
+    waits = state.ticket > max(state.current, state.revoked_through)
+    length = state.clock(now) - state.due if command.take and waits else 0
+    if command.attach or known.generation != common.generation or command.generation != state.generation:
+        return length
     places = dict(known.places)
     for slot in command.slots:
         if slot.ticket > state.revoked_through:
             place = places.get(slot.ticket)
             if place is None or not common.revoked_through < place.ticket <= common.ticket:
-                return 0
-            return place.due + common.held_total - slot.due - state.held_total
-    return 0
+                return length
+            return max(length, place.due + common.held_total - slot.due - state.held_total)
+    return length
 
 
 def shares(settings: Settings) -> bool:

@@ -23,6 +23,7 @@ from keyed_schedules import verdict
 _ADVANCE: Final = keyed._advance
 _ASKING: Final = keyed._asking
 _KNOWN: Final = KeyStore._known
+_MOVED: Final = keyed._moved
 _PACED: Final = keyed._paced
 _PLACES: Final = keyed._places
 _TOLERANCE: Final = keyed._tolerance
@@ -69,6 +70,15 @@ def _for_ever(common: Settings, own: int) -> Settings:
     return Settings(own or common.interval, tolerance=common.tolerance)
 
 
+def _goes_on(state: State, common: State, command: Advance, known: Common, now: int) -> int:
+    return _MOVED(state, common, replace(command, take=0), known, now)
+
+
+def _own_slot(self: KeyStore, state: State, until: int) -> int:
+    del self, until
+    return state.due
+
+
 BUGS: Final = {
     "a key does not wait for its common slot": Bug(
         "starts of all keys at least the common interval minus the tolerance", 0, keyed, "set_back", _stays
@@ -94,6 +104,16 @@ BUGS: Final = {
     ),
     "a process forgets its places": Bug(
         "a key asks again when its last slot is about to come", 0, KeyStore, "_keep", lambda *_: None
+    ),
+    "a pause counts once more for tickets that a key takes after it": Bug(
+        "a pause of the queue holds all keys, and resume ends that", 5, keyed, "_moved", _goes_on
+    ),
+    "a quote of a key ignores the other keys": Bug(
+        "the seconds until a job would begin if it were added now", 0, KeyStore, "free", _own_slot
+    ),
+    "a quote of a key counts a pause of all keys for its own pace, too": Bug(
+        "the seconds until a job would begin if it were added now", 5, KeyStore, "own_clock",
+        lambda self, state, until: state,
     ),
     "idle keys stay in the store": Bug(
         "a key that is idle leaves nothing behind", 0, options, "pace_of", _for_ever

@@ -24,6 +24,7 @@ from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command
 from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
+from keyed_quotes import Asking
 
 
 @dataclass(eq=False)
@@ -104,7 +105,7 @@ class Schedule:
     """
 
     def __init__(self, seed: int, *, calm: bool, limited: bool = False) -> None:
-        self.dice = dice = Random(f"{seed}:{calm}")
+        self.seed, self.dice = seed, (dice := Random(f"{seed}:{calm}"))
         self.calm = calm
         self.interval = dice.choice((0.01, 0.02, 0.05, 0.1))
         self.own = None if calm or dice.random() < 0.5 else self.interval * dice.choice((1.0, 2.5, 4.0))
@@ -147,6 +148,7 @@ class Schedule:
             for number, line in enumerate(self.lines):
                 dies = not self.calm and number > 0 and dice.random() < 0.3
                 group.start_soon(self._process, number, line, dies)
+        await self._quotes(store)
         await anyio.sleep(100)
         async with (
             IntervalQueue("api", store=store, **self.options) as queue,
@@ -155,6 +157,21 @@ class Schedule:
             pass
         self.seen.left = await store.names()
         return self.seen
+
+    async def _quotes(self, store: MemoryStore) -> None:
+        """Once all jobs have ended, ask when one would begin."""
+        delay = 0.0005
+        handles = [
+            IntervalQueue("api", store=Line(store, delay, Random(number)), **self.options)
+            for number in range(2)
+        ]
+        cells = 3 * self.interval if self.limits else 0.0
+        allowance = 8 * delay + self.interval / 5 + cells
+        asking = Asking(self.seed, handles, self.keys, allowance, units=bool(self.limits))
+        await asking.run()
+        self.seen.troubles += asking.found
+        for handle in handles:
+            await handle.close()
 
     async def _process(self, number: int, line: Line, dies: bool) -> None:
         queue = IntervalQueue("api", store=line, **self.options)

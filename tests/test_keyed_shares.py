@@ -141,6 +141,30 @@ def test_a_process_that_dies_holds_nobody() -> None:
     assert max(b - a for a, b in pairwise(after)) <= 410_000
 
 
+def test_a_pause_counts_once_for_jobs_that_come_in_it_behind_others() -> None:
+    """Tickets that are taken after a pause follow those from before it, whose slots move by its length."""
+
+    async def main(store: FarPairs, log: Log) -> None:
+        queue = handle(store, rate=100, each="shared")
+
+        async def job() -> None:
+            log.began("a")
+
+        await jobs(queue, "a", 1, log)
+        waits = await queue["a"].add(job)
+        await queue.pause()
+        await anyio.sleep(10)
+        async with anyio.create_task_group() as group:
+            group.start_soon(jobs, queue, "a", 2, log)
+            await anyio.sleep(0.1)
+            await queue.resume()
+        await waits
+        await queue.close()
+
+    first, *others = [at for at, _ in run(main).starts]
+    assert [at - first for at in others] == pytest.approx([10_120_000, 10_130_000, 10_140_000], abs=20_000)
+
+
 def test_a_pause_of_the_queue_holds_all_keys_and_that_of_a_key_only_this_one() -> None:
     async def main(store: FarPairs, log: Log) -> None:
         queue = handle(store, rate=20, each="shared")

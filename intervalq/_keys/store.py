@@ -71,6 +71,7 @@ class KeyStore:
         self._heard: State | None = None  # the common record of the last answer
         self._placed: tuple[str, int, int] | None = None  # changes when the key is set back or uses a place
         self._late_total = 0  # `late_total` of the common record at that moment
+        self._is_held = False  # whether the key itself is held
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
@@ -166,12 +167,27 @@ class KeyStore:
             length = place.due + common.held_total - slot.due - state.held_total
         return max(0, length - common.tolerance // 2)
 
-    def free(self, state: State) -> int:
-        """The first common slot that nobody has, on the key's clock; it may be in the past."""
+    def free(self, state: State, until: int) -> int:
+        """The first common slot that nobody has, on the key's clock; it may be in the past.
+
+        Args:
+            state: the record of the key.
+            until: when the holds of both records end, on the store's clock.
+        """
         common = self.common
         if common is None:
             return state.due
-        return common.due + common.settings.interval + common.held_total - state.held_total
+        slot = common.due + common.settings.interval
+        return slot + _held_until(common, until) - _held_until(state, until)
+
+    def own_clock(self, state: State, until: int) -> State:
+        """The record with its clock as it will be at the end of a hold: meanwhile, that of a key may go on.
+
+        If only the common record is held, the key's is shown as held, too.
+        """
+        if state.held_since is None or self._is_held:
+            return state
+        return replace(state, held_total=state.held_total - max(0, until - state.held_since))
 
     def _common_settings(self) -> Settings | None:
         common = self.common
@@ -226,11 +242,14 @@ class KeyStore:
         self._generation = generation
 
     def _follow(self, made: KeyedAnswer) -> None:
-        """Note what the late grants of the common record add up to when the key's slots get other times."""
+        """Note whether the key is held, and what the late grants to others add up to at its last place."""
         state, common = made.answer.state, made.common
         placed = None if state is None else (state.generation, state.current, state.late_total)
         if placed != self._placed and common is not None:
             self._placed, self._late_total = placed, common.late_total
+        since = None if state is None else state.held_since
+        alone = common is None or common.held_since is None
+        self._is_held = since is not None and (alone or since < made.answer.now)
 
     def _learn(self, common: State | None, *, compared: bool = True) -> None:
         self._view.learn(common)
@@ -257,6 +276,11 @@ class KeyStore:
         self._agrees = False
         fixed = "tolerance" if self._on_mismatch == "update" else ""
         raise ConfigMismatch(self._record, *differences(ours, theirs), fixed=fixed)
+
+
+def _held_until(state: State, until: int) -> int:
+    """What `held_total` will be at the end of a hold."""
+    return state.held_total + (0 if state.held_since is None else max(0, until - state.held_since))
 
 
 def keyed_on(store: Store) -> KeyStore | None:

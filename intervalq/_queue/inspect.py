@@ -140,7 +140,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     clock = state.clock(answer.now)
     due = max(clock - state.credit, state.due + settings.interval)
     if (key := keyed_on(shard.store)) is not None:
-        due = max(due, key.free(state))
+        due = max(due, key.free(state, answer.now))
     next_slot = standing.NextSlots(state, due).next(1, ()) + state.held_total
     return QueueState(
         name=shown(shard.queue),

@@ -64,14 +64,14 @@ class Deadlines:
         None: unknown, because the queue is paused without an end, or at its limit of running jobs, or because
         the store has not answered yet.
         """
-        state, key = self._connection.state, keyed_on(self._connection.store)
+        at, key = self._clock.now(), keyed_on(self._connection.store)
+        state = self._record(at)
         if state is None and key is not None:
             state = key.common  # a new key waits only for the others
         if state is None:
             return None if self._line.waiting or not self._time.clock.known else 0.0
         if state.held_since is not None and (state.full or state.held_until >= FOREVER):
             return None
-        at = self._clock.now()
         added = Waiter(-waiter.order[0], waiter.cost, units=waiter.units)
         return self._left(self._begins(self._next_due(added, state, at), state, at), at)
 
@@ -83,12 +83,12 @@ class Deadlines:
 
     def refuse_behind_own(self, waiter: Waiter) -> bool:
         """Refuse a job that is about to join the line if slots of this shard alone show that it is late."""
-        state, slots = self._connection.state, self._grants.granted_count + len(self._grants.tickets)
+        at = self._clock.now()
+        state, slots = self._record(at), self._grants.granted_count + len(self._grants.tickets)
         behind = self._line.waiting - slots
         is_last = not self._line.has_behind(waiter.order)
         if waiter.latest is None or state is None or not slots or not is_last or self._void(state):
             return False
-        at = self._clock.now()
         if behind < 0:
             if self._line.mixed or waiter.cost > 1 or waiter.units:
                 return False  # it may need a slot of its own
@@ -138,10 +138,10 @@ class Deadlines:
 
     def check(self) -> None:
         """After an answer: refuse the jobs whose tickets turn out to have slots that come too late."""
-        state = self._connection.state
+        at = self._clock.now()
+        state = self._record(at)
         if state is None or not self._line.has_deadlines:
             return
-        at = self._clock.now()
         late: list[Waiter] = []
         slots = [*self._coming(state)]
         used, free, soonest = 0, self._behind(state, at), at + self._time.notice(at)
@@ -168,11 +168,24 @@ class Deadlines:
             waiter.error = self._error(waiter)
             waiter.wake()
 
+    def _record(self, at: int) -> State | None:
+        """The record, as the last answer showed it; that of a key, with its clock at the end of a hold."""
+        state, key = self._connection.state, keyed_on(self._connection.store)
+        if state is None or key is None:
+            return state
+        return key.own_clock(state, self._end_of_hold(state, at))
+
+    def _end_of_hold(self, state: State, at: int) -> int:
+        """When a hold ends, on the store's clock; now, if nobody knows."""
+        # A running job that ends before a pause does not end the hold.
+        is_known = 0 < state.held_until < FOREVER
+        return state.held_until if is_known else self._time.clock.latest(at)
+
     def _refusal(self, waiter: Waiter) -> SlotTimeout | None:
-        state = self._connection.state
+        at = self._clock.now()
+        state = self._record(at)
         if waiter.latest is None or state is None:
             return None
-        at = self._clock.now()
         begins = self._begins(self._next_due(waiter, state, at), state, at)
         return self._error(waiter) if begins > self._limit(waiter, at) else None
 
@@ -190,7 +203,8 @@ class Deadlines:
 
         Then others have probably taken the next slot since, so that the job's ticket would be useless.
         """
-        state, then = self._connection.state, self._connection.heard_at
+        then = self._connection.heard_at
+        state = self._record(then)
         if waiter.within is None or state is None:
             return False
         begins = self._begins(self._next_due(waiter, state, then, another=True), state, then)
@@ -213,9 +227,13 @@ class Deadlines:
     def _free(self, state: State, at: int) -> int:
         """The first slot by the pace, on the queue's clock, that nobody has a ticket for."""
         now = state.clock(self._time.clock.earliest(at))
-        own = max(now - state.credit, state.due + state.settings.interval)
-        key = keyed_on(self._connection.store)
-        return own if key is None else max(own, key.free(state))
+        step, key = state.settings.interval, keyed_on(self._connection.store)
+        own = max(now - state.credit, state.due + step)
+        if key is None:
+            return own
+        waits = state.ticket > max(state.current, state.revoked_through)
+        own = max(own, now + step) if waits else own  # new tickets follow those that wait
+        return max(own, key.free(state, self._end_of_hold(state, at)))
 
     def _coming(self, state: State) -> Iterator[Slot]:
         """All slots in which jobs may still begin; one to be granted again may come before granted ones."""
@@ -236,10 +254,7 @@ class Deadlines:
         """The line behind the last ticket. While the queue is held, units come back to the limits."""
         free = self._free(state, at)
         if state.held_since is not None and state.settings.limits:
-            # A running job that ends before the pause does not end the hold.
-            is_known = 0 < state.held_until < FOREVER
-            ends = state.held_until if is_known else self._time.clock.latest(at)
-            state = resumed(state, max(ends, state.held_since))
+            state = resumed(state, max(self._end_of_hold(state, at), state.held_since))
         return NextSlots(state, free)
 
     def _next_due(self, waiter: Waiter, state: State, at: int, *, another: bool = False) -> int:

@@ -59,22 +59,28 @@ local function is_plain(state, settings)
   return true
 end
 
--- How far the place of the first listed slot has moved away from that slot.
-local function moved(state, common, command, known)
-  if not state or command.attach or common.held_since or state.held_since then return 0 end
-  if known.generation ~= common.generation or command.generation ~= state.generation then return 0 end
+-- How far to set a key's clock back before the step, because the key waits: the place of the first listed slot may
+-- have moved away from that slot, and new tickets directly follow those that wait for their grants.
+local function moved(state, common, command, known, now)
+  if not state or common.held_since or state.held_since then return 0 end
   if not shares(common) or not is_plain(state, command.settings) then return 0 end
+  local length = 0
+  if command.take > 0 and state.ticket > math.max(state.current, state.void) then
+    length = math.max(0, clock_of(state, now) - state.due)
+  end
+  if command.attach then return length end
+  if known.generation ~= common.generation or command.generation ~= state.generation then return length end
   for _, slot in ipairs(command.slots) do
     if slot[1] > state.void then
       local place
       for _, each in ipairs(known.places) do
         if each[1] == slot[1] then place = each end
       end
-      if not place or place[2] <= common.void or place[2] > common.ticket then return 0 end
-      return math.max(0, place[3] + common.held - slot[2] - state.held)
+      if not place or place[2] <= common.void or place[2] > common.ticket then return length end
+      return math.max(length, place[3] + common.held - slot[2] - state.held)
     end
   end
-  return 0
+  return length
 end
 
 local function is_alone(state, common, now)
@@ -231,7 +237,7 @@ end
 
 -- The record of the key as far as the common one changed it, and what the sender settles in it. Returns those of the
 -- listed slots that are granted and may be granted again.
-local function prepared(own, common, command, known)
+local function prepared(own, common, command, known, now)
   local again = {}
   if not own.state or disagrees(own.state, command) then return again end
   if command.settled and command.generation == own.state.generation and own.state.limits then
@@ -241,7 +247,7 @@ local function prepared(own, common, command, known)
   for _, slot in ipairs(command.generation == own.state.generation and command.slots or {}) do
     if slot[1] > own.state.void and slot[1] <= own.state.current then again[#again + 1] = slot end
   end
-  local length = moved(own.state, common, command, known)
+  local length = moved(own.state, common, command, known, now)
   if length > 0 then
     local mark = command.high_water_mark
     if mark and mark[3] == own.state.late then mark[3] = mark[3] + length end
@@ -262,7 +268,7 @@ local function advanced(own, common, command, known, now)
     written = true
   end
   local reach = command.ahead or command.reach
-  local again = prepared(own, common, command, known)
+  local again = prepared(own, common, command, known, now)
   for_one_turn(own.state, common, command, known, now)
   local before, current = own.state and copy(own.state), own.state and own.state.current or 0
   local what = done(own, command, answer, now)

@@ -159,36 +159,39 @@ return (
 );
 
 
--- intervalq._moved: the record of a key, set back by how far the place of the first listed slot has moved.
+-- intervalq._moved: the record of a key, set back before the step, because the key waits: the place of the first
+-- listed slot may have moved away from that slot, and new tickets directly follow those that wait for their grants.
 --   again: see `_waited`
 create or replace function intervalq._moved(
-    r intervalq.queues, common intervalq.queues, command jsonb, known jsonb, again jsonb
+    r intervalq.queues, common intervalq.queues, command jsonb, known jsonb, again jsonb, now bigint
 ) returns intervalq.queues
 language plpgsql immutable
 as $$
 declare
-    length bigint;
-    settings constant jsonb := command -> 'settings';
+    length bigint := 0;
     slot jsonb;
     place jsonb;
 begin
-    if r.name is null or (command ->> 'attach')::boolean
-        or common.held_since is not null or r.held_since is not null
-        or known ->> 'generation' is distinct from common.generation
-        or command ->> 'generation' is distinct from r.generation
+    if r.name is null or common.held_since is not null or r.held_since is not null
         or not intervalq._shares(common) or not intervalq._is_plain(r)
-        or not intervalq._can_be_plain(settings)
+        or not intervalq._can_be_plain(command -> 'settings')
     then
         return r;
     end if;
-    select e.value into slot from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
-    where (e.value ->> 0)::bigint > r.void order by e.n limit 1;
-    select e.value into place from jsonb_array_elements(known -> 'places') with ordinality as e (value, n)
-    where e.value -> 0 = slot -> 0 order by e.n desc limit 1;
-    if place is null or (place ->> 1)::bigint <= common.void or (place ->> 1)::bigint > common.ticket then
-        return r;
+    if (command ->> 'take')::bigint > 0 and r.ticket > greatest(r.current, r.void) then
+        length := greatest(0, intervalq._clock(r, now) - r.due);
     end if;
-    length := greatest(0, (place ->> 2)::bigint + common.held - (slot ->> 1)::bigint - r.held);
+    if (command ->> 'attach')::boolean is not true and known ->> 'generation' = common.generation
+        and command ->> 'generation' = r.generation
+    then
+        select e.value into slot from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
+        where (e.value ->> 0)::bigint > r.void order by e.n limit 1;
+        select e.value into place from jsonb_array_elements(known -> 'places') with ordinality as e (value, n)
+        where e.value -> 0 = slot -> 0 order by e.n desc limit 1;
+        if (place ->> 1)::bigint > common.void and (place ->> 1)::bigint <= common.ticket then
+            length := greatest(length, (place ->> 2)::bigint + common.held - (slot ->> 1)::bigint - r.held);
+        end if;
+    end if;
     if length > 0 then
         r := intervalq._waited(r, length, again, r.current);
     end if;
@@ -431,7 +434,7 @@ begin
         end if;
         command := command - 'settled';
         again := intervalq._again(r, command);
-        moved := intervalq._moved(r, k.common, command, known, again);
+        moved := intervalq._moved(r, k.common, command, known, again, now);
         if (command -> 'high_water_mark' ->> 2)::bigint = r.late then
             command := jsonb_set(command, '{high_water_mark,2}', to_jsonb(moved.late));
         end if;
