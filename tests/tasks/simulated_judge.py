@@ -10,7 +10,19 @@ from typing import Any, Protocol
 
 from intervalq.errors import ClaimLost
 from intervalq.tasks import Claim
-from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Modified, Modify, Row, Work, Worked
+from intervalq.tasks.rules import (
+    Beat,
+    Beaten,
+    Begin,
+    Change,
+    Command,
+    Delete,
+    Modified,
+    Modify,
+    Row,
+    Work,
+    Worked,
+)
 from simulation.loop import Process
 
 STALE = 2.0
@@ -86,6 +98,8 @@ class Seat:
     """When the last call ended."""
     back: float = 0.0
     """When it resumed after a stall, or could reach the store again after a partition."""
+    is_paced: bool = False
+    """Whether some functions wait for slots; they count as running, which the judge can't see."""
     holds: Callable[[str, Row], bool] | None = None
     """Whether the process still has a claim for sure; None: always."""
 
@@ -103,8 +117,6 @@ class Judge:
         self.books = books
         self.now = now
         self.calm = calm
-        self.is_paced = False
-        """Whether some functions wait for slots; they count as running, which the judge can't see."""
         self.seats: dict[Process, Seat] = defaultdict(Seat)
         self.running: list[Call] = []
         self.began: Counter[str] = Counter()
@@ -119,6 +131,8 @@ class Judge:
         """For how many seconds tasks wait for one that is to run alone, and it for them."""
         self.alone_until: dict[Process, float] = {}
         """When the last task that ran alone ended."""
+        self.looks: list[Callable[[], None]] = []
+        """Called at each look."""
         self.checkpoints: dict[str, int] = {}
         """The last checkpoint of each task."""
         self._unclear: set[str] = set()
@@ -131,6 +145,8 @@ class Judge:
         """When a function was called last."""
         self._sessions: dict[str, Process] = {}
         self._claimed: dict[str, float] = {}
+        self._alone: dict[str, bool] = {}
+        """Whether each task was to run alone when it was claimed last."""
         self._counted: dict[str, float] = {}
         """When the store learned last that a claimed task begins."""
 
@@ -189,7 +205,12 @@ class Judge:
             self.broken(f"{who} begins {claim.value} alone, and has not told the store")
         since = max(self._claimed[claim.id], self.seats[call.process].idle)
         is_free = not any(each.process is call.process for each in self.running)
-        if claim._row.alone and is_free and not self.is_paced and self.now() - since > PROMPT:
+        if (
+            claim._row.alone
+            and is_free
+            and not self.seats[call.process].is_paced
+            and self.now() - since > PROMPT
+        ):
             self.broken(f"{who} begins {claim.value} alone, and nothing has run since {since:.6f}")
         beside = [(each.claim.queue, each.claim.key) for each in self.running if not each.settles]
         if claim.key is not None and (claim.queue, claim.key) in beside:
@@ -285,6 +306,8 @@ class Judge:
 
     def look(self) -> None:
         """Check that no task waits while a worker has been free for some time, and has none to run alone."""
+        for look in self.looks:
+            look()
         alone = {self._sessions.get(row.session or "") for row in self.books.rows() if row.alone}
         free = [
             process
@@ -333,6 +356,9 @@ class Judge:
                 (command.session, part.id) for part in command.settled if part.id not in answer.lost
             )
             self._counted.update(dict.fromkeys(command.begun, now))
+            for part in command.settled if self.calm else ():
+                self._alone_and_unused(process, command.session, part)
+            self._alone |= {row.id: row.alone for row in answer.claimed}
             for row in answer.claimed:
                 self._claimed[row.id] = self._counted[row.id] = now
                 if process.dead:
@@ -342,10 +368,20 @@ class Judge:
                 lost = [id_ for id_ in answer.lost if id_ not in self.unsure and self.books.row(id_)]
                 if lost or not answer.alive:
                     self.broken(f"{process.name} has lost {lost}, and nothing was in its way")
-
         elif isinstance(command, Modify) and isinstance(answer, Modified):
             self._settled.update((command.session, delete.id) for delete in command.deletes)
             self._settled.update((command.session, change.id) for change in command.changes)
+
+    def _alone_and_unused(self, process: Process, session: str, part: Delete | Change) -> None:
+        """Check that a task which is to run alone isn't given back while its process does nothing."""
+        row, seat = self.books.row(part.id), self.seats[process]
+        is_busy = seat.is_paced or any(call.process is process for call in self.running)
+        if row is None or row.queue == "h" or is_busy or seat.stopped is not None:
+            return
+        since = max(self._claimed[part.id], seat.idle)
+        is_unused = self._alone.get(part.id, False) and (session, part.id) not in self._ran
+        if is_unused and self.now() - since > PROMPT:
+            self.broken(f"{process.name} gives back {row.json}, and could run it alone")
 
     def _removed(self, session: str) -> None:
         process = self._sessions[session]

@@ -72,6 +72,8 @@ MIXES = {
     "pulls-stalled": Mix(stalls=6, refusals=2, chunks=True, hands=2, pulls=True),
     "guards": Mix(crashes=3, stops=1, guards=True),
     "refused": Mix(refusals=3, hands=2, users=2),
+    "refused-lone": Mix(refusals=6, crashes=3, chunks=True, poison=1),
+    "lone-chunks": Mix(chunks=True, crashes=3),
     "patient": Mix(crashes=5, patience=1.0),
     "lone-cut": Mix(chunks=True, crashes=3, cuts=5, stops=3, poison=2),
     "lone": Mix(crashes=3, stalls=6, stops=3, poison=2),

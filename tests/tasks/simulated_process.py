@@ -46,11 +46,12 @@ class Worker:
         self.run_task: asyncio.Task[None] | None = None
         self.seat = world.judge.seats[self.process]
         self.seat.holds = getattr(self.connection, "holds", None)
+        world.judge.looks.append(self.judge_refused)
         self.is_on = False
         """Whether its workers run."""
         self.ending = False
         """Whether a function has asked for the end of the process."""
-        pace = IntervalQueue("pace", interval=0.2, store=world.pace)
+        pace, self.seat.is_paced = IntervalQueue("pace", interval=0.2, store=world.pace), world.is_paced
         self._serve("ab", self.work, "a", "b", backoff=0.2)
         self._serve("k", self.work, "k", backoff=0.2, queue=pace if world.is_paced else None)
         self._serve("m", self.timed, "m", max_attempts=2, timeout=OF_M, backoff=0.1)
@@ -70,6 +71,7 @@ class Worker:
         many, batch = dice.randint(1, 3), dice.choice([2, 5, 30])
         self.seat.many["c"] = many * batch
         pace = IntervalQueue("pace", interval=0.2, store=self.world.pace) if dice.random() < 0.3 else None
+        self.seat.is_paced = self.seat.is_paced or pace is not None
         self.tasks.worker(
             "c", batch=batch, within=dice.choice([0, 0.02, 0.5]), concurrency=many, queue=pace,
             max_attempts=dice.choice([None, 4]), backoff=0.2,
@@ -154,6 +156,14 @@ class Worker:
         if self.is_on and self.seat.stopped is None:
             self.seat.stopped = self.world.loop.time()
             self.process.context.run(asyncio.get_running_loop().create_task, self.tasks.aclose())
+
+    def judge_refused(self) -> None:
+        """Check that workers end soon after the store has refused what they asked."""
+        seat, refused = self.seat, self.connection.refused
+        runs = any(call.process is self.process for call in self.world.judge.running)
+        goes_on = self.is_on and seat.stopped is None and not runs and not self.process.dead
+        if goes_on and refused > seat.started and self.world.loop.time() > max(refused, seat.back) + SOON:
+            self.world.network.broken(f"{self.process.name} was refused at {refused:.6f}, and goes on")
 
     def judge_dead(self, process: Process, since: float) -> None:
         """Check that a process that has died has no session, if this one has been running all the time."""

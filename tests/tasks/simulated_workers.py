@@ -88,7 +88,6 @@ class World:
         self.judge.patience = mix.patience
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5
-        self.judge.is_paced = self.is_paced or mix.chunks
         self.holders: dict[str, tuple[Hand, float, float]] = {}
         """Tasks that are claimed by hand: who has each, until when at least, and since when."""
         self.waking = self.dice.random() < 0.5
