@@ -112,9 +112,16 @@ class ComingSlot(Slot):
                 leases.ended(self.ticket)
 
     def _settle(self, took: Mapping[str, int]) -> None:
+        self._queue._settle(self._its_shard(), self._grant, took)
+
+    def _is_in_time(self) -> bool:
+        """Whether the job may still begin now, if it has not begun when its slot came."""
+        return self._its_shard().is_in_time(self._grant)
+
+    def _its_shard(self) -> Shard:
         shard = self._shard or self._queue._shard_here
         assert shard is not None  # it has a slot
-        self._queue._settle(shard, self._grant, took)
+        return shard
 
     async def _heed(self, error: Exception) -> None:
         """Cool the queue down if an error that leaves the body requests it."""

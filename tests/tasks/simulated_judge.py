@@ -33,9 +33,6 @@ second, and check now and then.
 NOTICE = 1.0
 """Seconds after which the store knows that a task has begun."""
 
-BY_THEMSELVES = {"h", "k", "c"}
-"""Queues whose tasks may have begun although no function runs: users have them, or they wait for slots."""
-
 PROMPT = 0.25
 """Seconds after which a task that is to run alone begins, once nothing else of its process runs."""
 
@@ -327,7 +324,8 @@ class Judge:
         rows = [row for row in self._rows() if row.session in held]
         for row in rows if self.calm else ():
             since = max(self._counted[row.id], self.seats[process].back)
-            waits = row.begun and (row.session, row.id) not in self._ran and row.queue not in BY_THEMSELVES
+            # Users begin with what they claim by hand.
+            waits = row.begun and (row.session, row.id) not in self._ran and row.queue != "h"
             if waits and self.now() - since > PROMPT:
                 self.broken(f"{process.name} dies, and {row.json} is charged, which has not begun")
         self.unsure.update(row.id for row in rows)

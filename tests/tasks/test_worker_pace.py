@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -107,6 +108,34 @@ async def test_a_function_whose_transaction_met_another_is_run_again(backend: st
         assert len(runs) == min(conflicts, 5) + 1
         assert store.written == ([conflicts + 1] if conflicts <= 5 else [])
         assert await store.sizes() == ({} if conflicts <= 5 else {"q.dead": 1})
+
+
+@BACKENDS
+@pytest.mark.parametrize("batch", [None, 2])
+@in_virtual_time
+async def test_a_task_to_run_alone_is_charged_once_its_slot_has_come(batch: int | None, backend: str) -> None:
+    """It is charged before its function begins, but not while it waits for its slot."""
+    store = FakeStore(delay=0.001)
+    pace = IntervalQueue("pace", interval=60, store=MemoryStore(clock=virtual_micros))
+    async with handle(store) as tasks, pace.slot():
+        known: list[tuple[bool, int]] = []
+
+        async def work(given: Any) -> None:
+            del given
+            known.extend((row.begun, row.attempt) for row in await store.rows())
+
+        tasks.worker("q", queue=pace, batch=batch)(work)
+        await tasks.put("q", ["one"])
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.run)
+            for _ in range(3):
+                await anyio.sleep(5)
+                assert [row.attempt for row in await store.rows()] == [0]
+                await store.lapse()
+            await tasks.wait_empty("q")
+            tasks.stop()
+        assert known == [(True, 1)]
+    await pace.close()
 
 
 @BACKENDS

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 from anyio import to_thread
 
-from intervalq._queue.slot import Slot
+from intervalq._queue.slot import ComingSlot, Slot
 from intervalq._timing.backoff import backoff
 from intervalq.errors import IntervalqError, TransactionConflict
 from intervalq.tasks._worker.job import Job
@@ -33,6 +33,7 @@ class Calls(Generic[A]):
         function: Callable[[A], Any],
         slot: Callable[[A], AbstractAsyncContextManager[Slot] | None],
         began: Callable[[A, Slot | None], bool],
+        tell: Callable[[A], Awaitable[bool]],
     ) -> None:
         """Prepare calls of a job.
 
@@ -40,12 +41,15 @@ class Calls(Generic[A]):
             job: how its function is called.
             function: calls the job's function.
             slot: the slot that a paced call waits for; None: it waits for none.
+            tell: tells the store, once its slot has come, that a paced call is about to begin, if the store
+                must know that before; returns whether it was told now.
             began: called when a paced function is about to begin, with its slot; returns whether it may.
         """
         self._job = job
         self._function = function
         self._slot = slot
         self._began = began
+        self._tell = tell
         self._waits: set[anyio.CancelScope] = set()  # for slots
         self._is_async = inspect.iscoroutinefunction(job.function)
         untimed: Callable[[A], Awaitable[Any]] = function if self._is_async else self._in_thread
@@ -53,26 +57,35 @@ class Calls(Generic[A]):
         self.begin = self._call if job.pace is None else self._paced
 
     async def _paced(self, given: A) -> Any:  # noqa: ANN401 - the function's result
-        try:
-            coming, slot = self._slot(given), None
-        except Exception:
-            self._begins(given, None)  # the user's choice failed, which is a failed attempt
-            raise
-        async with AsyncExitStack() as stack:
-            with anyio.CancelScope() as scope:
-                self._waits.add(scope)
-                try:
-                    if coming is not None:
-                        slot = await stack.enter_async_context(coming)
-                except IntervalqError as error:
-                    log.warning("a task of queues %s got no slot: %s", ", ".join(self._job.queues), error)
-                    raise NoSlotError from error
-                finally:
-                    self._waits.discard(scope)
-            if scope.cancel_called:
-                raise NoSlotError
-            self._begins(given, slot)
-            return await self._call(given)
+        while True:
+            try:
+                coming, slot = self._slot(given), None
+            except Exception:
+                self._begins(given, None)  # the user's choice failed, which is a failed attempt
+                raise
+            async with AsyncExitStack() as stack:
+                if coming is not None:
+                    slot = await self._entered(stack, coming)
+                took_time = await self._tell(given)
+                if took_time and isinstance(slot, ComingSlot) and not slot._is_in_time():  # noqa: SLF001 - its own package
+                    continue  # in its next slot, the store knows
+                self._begins(given, slot)
+                return await self._call(given)
+
+    async def _entered(self, stack: AsyncExitStack, coming: AbstractAsyncContextManager[Slot]) -> Slot:
+        slot: Slot | None = None
+        with anyio.CancelScope() as scope:
+            self._waits.add(scope)
+            try:
+                slot = await stack.enter_async_context(coming)
+            except IntervalqError as error:
+                log.warning("a task of queues %s got no slot: %s", ", ".join(self._job.queues), error)
+                raise NoSlotError from error
+            finally:
+                self._waits.discard(scope)
+        if slot is None or scope.cancel_called:
+            raise NoSlotError
+        return slot
 
     def _begins(self, given: A, slot: Slot | None) -> None:
         if not self._began(given, slot):

@@ -28,7 +28,7 @@ from intervalq.tasks._worker.calls import Calls, NoSlotError
 from intervalq.tasks._worker.intake import Intake
 from intervalq.tasks._worker.job import changes_of, has_changes
 from intervalq.tasks._worker.outcomes import NO_SLOT, Outcomes
-from intervalq.tasks._worker.suspects import run_suspect
+from intervalq.tasks._worker.suspects import run_suspect, tell
 
 log: Final = logging.getLogger("intervalq")
 
@@ -74,7 +74,7 @@ class Chunks:
         self._policy = job.policy
         self._size, self._within = job.batch or 1, job.within
         self._calls: Calls[Chunk] = Calls(
-            job, lambda chunk: job.function(chunk.open()), self._slot, self._began
+            job, lambda chunk: job.function(chunk.open()), self._slot, self._began, self._tell
         )
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""
@@ -192,10 +192,15 @@ class Chunks:
         pace = self._intake.job.pace
         return None if pace is None else pace.slot(None)
 
+    async def _tell(self, chunk: Chunk) -> bool:
+        return any([await tell(claim, self._session) for claim in chunk.claims])
+
     def _began(self, chunk: Chunk, slot: Slot | None) -> bool:
         """Fill a chunk whose slot has come; returns whether it may begin."""
         self._arrived(chunk)
         if self._intake.stopping or any(self._session.is_in_doubt(claim) for claim in chunk.claims):
+            return False
+        if chunk.claims and not chunk.open():  # lost while it waited for its slot
             return False
         begins = chunk.begun is not None or self._begins(chunk)  # it may be called again
         for claim in chunk.claims:

@@ -83,10 +83,12 @@ class Intake:
         return min(room, max(half, self._concurrency * self._size))
 
     def begins(self, limit: int) -> int:
-        """See `Demand.begins`. Tasks of a chunk may have to wait for others, or to be in another one."""
+        """See `Demand.begins`. Paced tasks wait for slots, those of a chunk for others."""
+        if self.job.pace is not None:
+            return 0
         if self._is_careful:
             return 0 if self._run_alone.running else 2
-        if self.job.pace is not None or self.job.batch is not None:
+        if self.job.batch is not None:
             return 0
         return int(limit <= len(self.idle) and self._run_alone.closed is None)
 

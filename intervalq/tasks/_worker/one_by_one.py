@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Final
 
 import anyio
@@ -17,7 +18,7 @@ from intervalq.tasks._worker.calls import Calls, NoSlotError
 from intervalq.tasks._worker.intake import Intake
 from intervalq.tasks._worker.job import has_changes
 from intervalq.tasks._worker.outcomes import NO_SLOT, Outcomes
-from intervalq.tasks._worker.suspects import run_suspect
+from intervalq.tasks._worker.suspects import run_suspect, tell
 
 BREATH: Final = 0.002
 """Seconds for which quick functions run before they yield to the event loop, which sends settlements."""
@@ -38,7 +39,9 @@ class OneByOne:
         self._counts = outcomes.counts
         self._waiting, self._suspects = intake.waiting, intake.suspects
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
-        self._calls = Calls(intake.job, intake.job.function, self._slot, self._began)
+        self._calls = Calls(
+            intake.job, intake.job.function, self._slot, self._began, partial(tell, session=session)
+        )
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""
         self._keep_for = intake.job.keep_for

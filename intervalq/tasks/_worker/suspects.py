@@ -10,6 +10,16 @@ from intervalq.tasks._worker.intake import Intake
 from intervalq.tasks._worker.outcomes import Outcomes
 
 
+async def tell(claim: Claim, session: WorkSession) -> bool:
+    """Tell the store that a task begins, if it must know that before; returns whether it was told now."""
+    if not (claim.open and claim._row.alone) or claim._began or claim._row.begun:
+        return False
+    session.batcher.poke()
+    await session.batcher.begun.first(claim)
+    claim._began = True
+    return True
+
+
 async def run_suspect(
     claim: Claim,
     do: Callable[[Claim], Awaitable[None]],
@@ -23,10 +33,8 @@ async def run_suspect(
     try:
         if intake.job.policy.exhausted(claim) is None:
             await gate.quiet()
-        if claim.open and not intake.stopping and not claim._row.begun:
-            session.batcher.poke()
-            await session.batcher.begun.first(claim)
-            claim._began = True
+        if intake.job.pace is None and not intake.stopping:
+            await tell(claim, session)  # otherwise, once its slot has come
         if intake.stopping or session.is_in_doubt(claim):
             outcomes.unused(claim)
         elif claim.open:
