@@ -1,4 +1,4 @@
-"""Schemas of queues that earlier releases wrote in Postgres, with records of keys, and what becomes of them."""
+"""Schemas of queues that earlier releases wrote in Postgres, with records of keys, and what comes of them."""
 
 from __future__ import annotations
 
