@@ -284,11 +284,6 @@ def _held_until(state: State, until: int) -> int:
     return state.held_total + (0 if state.held_since is None else max(0, until - state.held_since))
 
 
-def _held_until(state: State, until: int) -> int:
-    """What `held_total` will be at the end of a hold."""
-    return state.held_total + (0 if state.held_since is None else max(0, until - state.held_since))
-
-
 def keyed_on(store: Store) -> KeyStore | None:
     """The store, if it is that of a key under a common rate; None: it is that of an ordinary queue."""
     return store if isinstance(store, KeyStore) else None
