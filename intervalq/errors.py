@@ -116,8 +116,8 @@ class QueueNotFound(IntervalqError):
     def __init__(self, queue: str, store: str = "") -> None:
         self.queue, self.store = queue, store
         super().__init__(
-            f"the store {store or 'given'} has no queue {queue!r}: check name and store; the first job with an "
-            "interval, a rate or limits creates it"
+            f"the store has no queue {queue!r}{plain(f' ({store})' if store else '')}: check name and store; "
+            "the first job with an interval, a rate or limits creates it"
         )
 
 

@@ -40,7 +40,7 @@ async def test_a_queue_that_is_not_found_is_told_with_its_store() -> None:
     store = FarStore()
     with pytest.raises(QueueNotFound) as caught:
         await IntervalQueue("api", store=store).inspect()
-    assert f"the store {store.url} has no queue 'api'" in str(caught.value)
+    assert f"the store has no queue 'api' ({store.url})" in str(caught.value)
 
 
 @in_virtual_time

@@ -114,10 +114,6 @@ class ComingSlot(Slot):
     def _settle(self, took: Mapping[str, int]) -> None:
         self._queue._settle(self._its_shard(), self._grant, took)
 
-    def _is_in_time(self) -> bool:
-        """Whether the job may still begin now, if it has not begun when its slot came."""
-        return self._its_shard().is_in_time(self._grant)
-
     def _its_shard(self) -> Shard:
         shard = self._shard or self._queue._shard_here
         assert shard is not None  # it has a slot
@@ -128,3 +124,8 @@ class ComingSlot(Slot):
         usual = self._queue._usual
         if (asked := wait_after_error(usual.retry_after, error, bare=usual.adapts)) is not None:
             await heed(self._queue, self._grant, asked)
+
+
+def in_time(slot: Slot) -> bool:
+    """Whether the job of a slot may still begin now, if it has not begun when the slot came."""
+    return not isinstance(slot, ComingSlot) or slot._its_shard().is_in_time(slot._grant)  # noqa: SLF001

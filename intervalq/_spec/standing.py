@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from intervalq._spec.record import Limit, State, Units, Usage
-from intervalq._spec.windows import end_of_cell, of_each, windows_of
+from intervalq._spec.windows import of_each, windows_of
 
 
 class Standing(NamedTuple):
@@ -34,20 +34,53 @@ def standings(state: State, clock: int) -> list[Standing]:
 def binding(state: State, clock: int) -> Limit | None:
     """The limit that outstanding tickets wait for, or, without any, a job added now; None: no limit.
 
-    For each limit, this computes where the units of the last cell ahead, and one more unit, would go without
-    the interval and the other limits. If that isn't before this cell, they wait for the limit.
+    For each limit, this computes when the last ticket could come if there were only this limit, and does the
+    same for the pace. The one with the latest slot decides.
     """
-    found: Limit | None = None
-    latest = clock
-    are_waiting = state.due > clock
-    for place, (limit, use) in enumerate(zip(state.settings.limits, state.usage, strict=True)):
-        last, units = use.ahead[-1] if are_waiting and use.ahead else (clock, 0)
-        rest = Usage(use.used, use.ahead[:-1] if units else use.ahead)
-        usage = (*state.usage[:place], rest, *state.usage[place + 1 :])
-        at = windows_of(replace(state, usage=usage))[place].earliest(units + 1, clock)
-        if at > latest and end_of_cell(limit, at) >= last:
-            found, latest = limit, at
-    return found
+    if state.due <= clock:
+        return _latest([(each.free, each.limit) for each in standings(state, clock)], clock)
+    tickets = state.ticket - max(state.current, state.revoked_through)
+    step = state.settings.interval
+    latest = max(clock, state.current_due + step) + (tickets - 1) * step
+    found = _latest([(_alone(state, place, clock), limit) for place, limit in _numbered(state)], latest)
+    if found is not None or state.due <= latest + tickets * step:
+        return found
+    return _reserved(state, clock)
+
+
+def _latest(slots: list[tuple[int, Limit]], after: int) -> Limit | None:
+    """The limit with the latest slot, if that is after an instant."""
+    at, limit = max(slots, key=lambda slot: slot[0], default=(after, None))
+    return limit if at > after else None
+
+
+def _numbered(state: State) -> list[tuple[int, Limit]]:
+    return list(enumerate(state.settings.limits))
+
+
+def _alone(state: State, place: int, clock: int) -> int:
+    """When the last of the units ahead would have room if nothing but this limit delayed them."""
+    use, at = state.usage[place], clock
+    usage = (*state.usage[:place], Usage(use.used), *state.usage[place + 1 :])
+    window = windows_of(replace(state, usage=usage))[place]
+    for _, units in use.ahead:
+        at = window.earliest(units, at)
+        window.take(units, at)
+    return at
+
+
+def _reserved(state: State, clock: int) -> Limit | None:
+    """The limit whose estimates put the last ticket where it is, as nothing does that counts now.
+
+    What was settled since is not in the record. So this is the limit that is fullest, of those that the last
+    ticket counts in.
+    """
+    shares = [
+        (each.taken / each.limit.most, place)
+        for place, each in enumerate(standings(state, clock))
+        if (ahead := state.usage[place].ahead) and ahead[-1][0] >= state.due
+    ]
+    return state.settings.limits[max(shares)[1]] if shares else None
 
 
 class NextSlots:

@@ -36,6 +36,8 @@ _COMMANDS: Final = {
     "completion": "_app:completion",
 }
 
+_GROUPS: Final = ("tasks", "ledger")
+
 
 class Failed(click.ClickException):
     """An error shown to the user: one line, no traceback. `code` is the exit code."""
@@ -69,6 +71,20 @@ class Commands(click.Group):
         command = getattr(import_module(f"intervalq.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `click.Group`. An error names the group that has a command of this name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            for name in _GROUPS if self.known is _COMMANDS else ():
+                group = self.get_command(ctx, name)
+                if isinstance(group, click.Group) and args[0] in group.list_commands(ctx):
+                    hint = f"{error.message} There is `intervalq {name} {args[0]}`."
+                    raise click.UsageError(hint, ctx) from None
+            raise
 
 
 def run_app(args: list[str] | None = None) -> int:

@@ -46,6 +46,8 @@ def test_help_of_all_commands(intervalq: CommandLine) -> None:
         assert "\b" not in output
     assert intervalq("--version").stdout.startswith("intervalq, version ")
     assert intervalq(code=2).stderr.startswith("Usage: intervalq")
+    assert "There is `intervalq tasks lock`." in intervalq("lock", "x", code=2).stderr
+    assert "There is" not in intervalq("tasks", "pause", code=2).stderr
 
 
 @pytest.fixture(scope="module")

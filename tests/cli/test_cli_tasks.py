@@ -46,6 +46,7 @@ def test_insert_and_look(tasks: Callable[..., Any]) -> None:
     assert '{"to": "ann"}' in shown
     assert "59m" in shown or "1h00m" in shown
     output = tasks("show", id_).stdout
+    assert ("not before" in output) == ("59m" in output or "1h00m" in output)
     assert f"task  {id_}\n" in output
     assert '"to": "ann"' in output
     (queue,) = lines(tasks("queues", "--json"))

@@ -28,14 +28,17 @@ def ids(tasks: Callable[..., Any], queue: str) -> list[str]:
 
 async def test_dead_tasks_are_shown_and_put_back(intervalq: CommandLine, tasks: Callable[..., Any]) -> None:
     assert tasks("dead").stdout.startswith("no dead-letter tasks in ")
-    tasks("insert", "a", "1")
+    tasks("insert", "a", "1", "--key", "k")
     tasks("insert", "b", "2")
     first = await die(intervalq, "a", "broken\nbeyond repair")
     second = await die(intervalq, "b", "ill")
     assert [task["error"] for task in lines(tasks("dead", "--json"))] == ["broken\nbeyond repair", "ill"]
     assert [task["id"] for task in lines(tasks("dead", "b", "--json"))] == [second]
     assert "broken\\nbeyond repair" in tasks("dead").stdout
-    assert "beyond repair" in tasks("show", first).stdout
+    shown = tasks("show", first).stdout
+    assert "beyond repair" in shown
+    assert "state  dead\n" in shown
+    assert "not before" not in shown
     assert tasks("retry", first).stdout == "1 task put back\n"
     (task,) = lines(tasks("list", "a", "--json"))
     assert (task["id"], task["attempt"], task["error"]) == (first, 0, "")

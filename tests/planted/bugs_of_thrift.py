@@ -12,7 +12,7 @@ from intervalq._shard.planner import Situation
 from intervalq._shard.shard import Shard
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter
-from intervalq.rules import Answer, Slot, State, Units
+from intervalq.rules import FOREVER, Answer, Slot, State, Units
 from planted.planting import bug, instead
 
 _CLOSE: Final = Shard.close
@@ -71,7 +71,8 @@ def _() -> Iterator[None]:
         self.running.discard(ticket)
         if self._is_limited():
             self._ended.add(ticket)
-            self._sleep.wake()
+            if self._at < FOREVER:
+                self._report_by(0)
 
     yield from instead(Leases, "ended", ended)
 

@@ -16,7 +16,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.mark.parametrize("size", [0, 1, 999, 2_500])
+@pytest.mark.parametrize("size", [1, 999, 2_500])
 async def test_the_follow_up_runs_once_after_all_others(size: int, tmp_path: Path) -> None:
     order: list[object] = []
     async with Tasks(tmp_path / "tasks.db") as tasks:
@@ -69,6 +69,8 @@ async def test_what_cannot_be_in_a_batch_is_refused() -> None:
             await tasks.batch(part, [part])  # type: ignore[arg-type] # they are exchanged
         with pytest.raises(InvalidOption, match="key="):
             await tasks.batch([], tasks.new("then", "all", key="k"))
+        with pytest.raises(InvalidOption, match="nothing to wait for"):
+            await tasks.batch([], follow_up)
         for parts in ([follow_up], [tasks.new("parts", 1, id="i")] * 2):
             with pytest.raises(InvalidOption, match="same id"):
                 await tasks.batch(parts, follow_up)

@@ -124,7 +124,8 @@ async def test_a_task_to_run_alone_is_charged_once_its_slot_has_come(batch: int 
             del given
             known.extend((row.begun, row.attempt) for row in await store.rows())
 
-        tasks.worker("q", queue=pace, batch=batch)(work)
+        options: Any = {} if batch is None else {"batch": batch}
+        tasks.worker("q", queue=pace, **options)(work)  # type: ignore[no-untyped-call]
         await tasks.put("q", ["one"])
         async with anyio.create_task_group() as group:
             group.start_soon(tasks.run)

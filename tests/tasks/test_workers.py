@@ -77,13 +77,26 @@ def test_the_decorator_gives_the_function_back() -> None:
         pass
 
     assert tasks.worker("q")(work) is work
-    assert tasks.worker("q")(plain) is plain
+    assert tasks.worker("other")(plain) is plain
     assert str(inspect.signature(work)) == "(task: 'Task', *, more: 'int' = 1) -> 'None'"
     for bad in ({"concurrency": 0}, {"max_attempts": 0}, {"concurrency": True}):
         with pytest.raises(InvalidOption):
             tasks.worker("q", **bad)
     with pytest.raises(InvalidOption):
         tasks.worker()
+
+
+def test_a_queue_has_one_worker_of_a_handle() -> None:
+    def work(_task: object) -> None:
+        pass
+
+    tasks = Tasks("memory://")
+    tasks.worker("a", "b")(work)
+    for another in (tasks.worker("c", "b"), tasks.worker("c", "b", batch=2)):
+        with pytest.raises(InvalidOption, match="queue 'b' already has a worker"):
+            another(work)
+    tasks.worker("c")(work)  # the refused one has taken nothing
+    Tasks("memory://").worker("b")(work)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -15,6 +15,7 @@ from rich.text import Text
 from intervalq._show import escaped, seconds
 from intervalq.tasks import Outcome, QueueStats, Task, UnreadableValue, WorkerSession
 from intervalq.tasks._claim.progress import Report, read
+from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import COUNTED
 
 WIDEST: Final = 60
@@ -85,12 +86,14 @@ def report(task: Task) -> str:
 def condition(task: Task, now: float) -> str:
     """The present state of a task in words, by the clock of this machine."""
     row = task._row
-    if row.waiting:
-        return f"waiting for {row.awaits} tasks" if row.awaits else "waiting for its key"
     if row.cancelled:
         return "cancelled, ending"
     if row.is_held(round(now * 1e6)):
         return "claimed"
+    if is_dead(row.queue):
+        return "dead"
+    if row.waiting:
+        return f"waiting for {many(row.awaits)}" if row.awaits else "waiting for its key"
     if task.at > now:
         return f"in {seconds(task.at - now)}"
     return "ready"
@@ -169,8 +172,9 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
         ("version", str(task.version)),
         ("attempt", f"{task.attempt} ({task.claims} claims)"),
     ]
-    if not row.is_plain:
+    if row.at > row.created and not is_dead(row.queue):
         rows.insert(4, ("not before", moment(task.at)))
+    if not row.is_plain:
         rows += [("created", moment(task.created)), ("modified", moment(task.modified))]
     if task.key is not None:
         rows.insert(2, ("key", escaped(task.key)))

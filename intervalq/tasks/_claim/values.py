@@ -231,7 +231,7 @@ def checked_batch(parts: Iterable[Insert], follow_up: Insert) -> list[Insert]:
     """The tasks of a batch behind the one that waits for them.
 
     Raises:
-        InvalidOption: some can't be in a batch, or there are too many.
+        InvalidOption: some can't be in a batch, or there are none or too many.
     """
     members = list(parts)
     for part in (*members, follow_up):
@@ -248,6 +248,11 @@ def checked_batch(parts: Iterable[Insert], follow_up: Insert) -> list[Insert]:
         raise InvalidOption("the follow-up of a batch can't have a key=: others of its key would wait for it")
     if len(members) > _MAX_IN_BATCH:
         raise InvalidOption(f"{len(members)} tasks are too many for a batch: at most {_MAX_IN_BATCH}")
+    if not members:
+        raise InvalidOption(
+            "a batch without tasks has nothing to wait for, so its follow-up would start at once: if that is "
+            "meant, insert that alone, with modify(follow_up)"
+        )
     first = follow_up._replace(awaits=len(members))
     return [first, *(part._replace(follow_up=follow_up.id) for part in members)]
 

@@ -192,7 +192,7 @@ class Tasks(Claiming):
         moves on to other queues. A dead-letter task that is put back doesn't count again.
 
         Args:
-            parts: up to 1,000,000 tasks from `new`, without `dedupe_key` and `skip`: one that is left out
+            parts: 1 to 1,000,000 tasks from `new`, without `dedupe_key` and `skip`: one that is left out
                 would never end.
             follow_up: a task from `new` without `key`, `dedupe_key` and `skip`.
 

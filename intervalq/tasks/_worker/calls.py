@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 from anyio import to_thread
 
-from intervalq._queue.slot import ComingSlot, Slot
+from intervalq._queue.slot import Slot, in_time
 from intervalq._timing.backoff import backoff
 from intervalq.errors import IntervalqError, TransactionConflict
 from intervalq.tasks._worker.job import Job
@@ -66,9 +66,8 @@ class Calls(Generic[A]):
             async with AsyncExitStack() as stack:
                 if coming is not None:
                     slot = await self._entered(stack, coming)
-                took_time = await self._tell(given)
-                if took_time and isinstance(slot, ComingSlot) and not slot._is_in_time():  # noqa: SLF001 - its own package
-                    continue  # in its next slot, the store knows
+                if await self._tell(given) and slot is not None and not in_time(slot):
+                    continue  # by its next slot, the store knows
                 self._begins(given, slot)
                 return await self._call(given)
 

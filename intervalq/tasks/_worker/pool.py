@@ -53,9 +53,8 @@ class WorkerPool:
 
     def stop(self) -> None:
         """Begin no more tasks; give back those that were claimed ahead."""
-        self.intake.stopping = True
-        self._runners.stop()
         self.intake.stop()
+        self._runners.stop()
 
     def _end_with(self, error: BaseException | None) -> None:
         self.error = self.error or error

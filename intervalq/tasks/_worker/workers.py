@@ -135,7 +135,8 @@ class Workers(Lifecycle):
 
         Raises:
             InvalidOption: an option is out of its range, `within` is given without `batch`, or the function
-                doesn't take one argument; or `queue` is none, `cost` can't be taken of it, or is given alone.
+                doesn't take one argument; a queue has a worker of this handle already; or `queue` is none,
+                `cost` can't be taken of it, or is given alone.
             InvalidName, InvalidInterval.
         """
         job_queues = names_of(queues)
@@ -158,11 +159,21 @@ class Workers(Lifecycle):
             check_function(function)
             if self._pools:
                 raise InvalidOption("the workers of this handle are running: decorate functions before run()")
+            self._refuse_second(job_queues)
             job = Job(function, job_queues, pace, many, policy, seconds, on_dependency, size, pause, kept)
             self._jobs.append(job)
             return function
 
         return register
+
+    def _refuse_second(self, queues: tuple[str, ...]) -> None:
+        """Refuse a worker if one of its queues has one: each task would go to either of them, by chance."""
+        taken = [queue for queue in queues if any(queue in job.queues for job in self._jobs)]
+        if taken:
+            raise InvalidOption(
+                f"queue {taken[0]!r} already has a worker of this handle, and each task would go to either "
+                "of them: let one function decide by the task, or insert some of the tasks into another queue"
+            )
 
     @property
     def _outcomes(self) -> Counter[str]:

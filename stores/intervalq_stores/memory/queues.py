@@ -48,12 +48,16 @@ class _Records:
             self.states[queue] = after
 
 
-_PROCESS: Final = _Records()
+_PROCESS: Final[dict[str, _Records]] = {}
+_LOCK = threading.Lock()
 
 
 def _forked() -> None:
-    """Replace the lock in a child, where its holder doesn't exist."""
-    _PROCESS.lock = threading.Lock()
+    """Replace the locks in a child, where their holders don't exist."""
+    global _LOCK  # noqa: PLW0603 - the parent's may be held for ever
+    _LOCK = threading.Lock()
+    for records in _PROCESS.values():
+        records.lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -61,12 +65,16 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class MemoryStore(DocumentStore):
-    """Records in a dictionary of the process; with a `clock` (microseconds), for tests, in one of its own."""
+    """Records in the process, by the name in the URL; a store with a `clock` (microseconds) has its own."""
 
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)
         self._clock = clock or wall_clock
-        self._records = _PROCESS if clock is None else _Records()
+        if clock is not None:
+            self._records = _Records()
+            return
+        with _LOCK:
+            self._records = _PROCESS.setdefault(self.url.partition("://")[2].strip("/"), _Records())
 
     async def update(self, queue: str, step: Step[T], now: int | None) -> T:
         """See `DocumentStore.update`."""

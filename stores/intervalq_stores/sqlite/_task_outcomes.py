@@ -72,8 +72,8 @@ class OutcomeTables:
     def _settle(self, version: int, keep_for: int, parts: list[Delete], session: Session, now: int) -> int:
         """See `settle`, for tasks of one version which are kept for the same time."""
         ids, _, kepts = zip(*parts, strict=True)
-        _, results, tooks = zip(*[kept or _NOTHING for kept in kepts], strict=True)
-        starts: list[Any] = [now - took if took else 0 for took in tooks]
+        _, results, durations = zip(*[kept or _NOTHING for kept in kepts], strict=True)
+        starts: list[Any] = [now - took if took else 0 for took in durations]
         has_results = any(results)
         if has_results:
             starts = [f"{start} {result}" for start, result in zip(starts, results, strict=True)]
