@@ -22,7 +22,7 @@ class Mix:
     """How many times the handles of running workers are closed."""
     exits: float = 0.0
     """The probability that a function ends its process by `SystemExit`."""
-    hands: int = 0
+    user_processes: int = 0
     """In how many processes tasks are claimed by hand."""
     beside: bool = False
     """Whether tasks are claimed by hand in the processes of workers, too, with the same handle."""
@@ -59,23 +59,25 @@ MIXES = {
     "stalls": Mix(stalls=4, slow=0.02),
     "crashes": Mix(crashes=2, poison=1),
     "stops": Mix(stops=3, closes=1, exits=0.01),
-    "hands": Mix(hands=3),
-    "hands-beside": Mix(hands=1, beside=True, stops=3),
+    "hands": Mix(user_processes=3),
+    "hands-beside": Mix(user_processes=1, beside=True, stops=3),
     "operators": Mix(cancels=6),
     "operators-lossy": Mix(lost=0.05, slow=0.02, stalls=1, crashes=1, cancels=6),
     "chunks": Mix(chunks=True),
     "chunks-cancelled": Mix(chunks=True, cancels=6),
     "chunks-lossy": Mix(lost=0.05, slow=0.03, stalls=1, crashes=1, stops=0.5, exits=0.01, chunks=True),
-    "users": Mix(hands=2, users=3, fetches=True, reports=True),
-    "reports": Mix(lost=0.04, slow=0.02, crashes=1, hands=1, reports=True),
-    "pulls": Mix(hands=3, users=2, stops=2, fetches=True, pulls=True),
-    "pulls-stalled": Mix(stalls=6, refusals=2, chunks=True, hands=2, pulls=True),
+    "users": Mix(user_processes=2, users=3, fetches=True, reports=True),
+    "reports": Mix(lost=0.04, slow=0.02, crashes=1, user_processes=1, reports=True),
+    "pulls": Mix(user_processes=3, users=2, stops=2, fetches=True, pulls=True),
+    "pulls-stalled": Mix(stalls=6, refusals=2, chunks=True, user_processes=2, pulls=True),
     "guards": Mix(crashes=3, stops=1, guards=True),
-    "refused": Mix(refusals=3, hands=2, users=2),
+    "refused": Mix(refusals=3, user_processes=2, users=2),
     "refused-lone": Mix(refusals=6, crashes=3, chunks=True, poison=1),
     "lone-chunks": Mix(chunks=True, crashes=3),
     "patient": Mix(crashes=5, patience=1.0),
     "lone-cut": Mix(chunks=True, crashes=3, cuts=5, stops=3, poison=2),
     "lone": Mix(crashes=3, stalls=6, stops=3, poison=2),
-    "all": Mix(lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, hands=1, poison=1),
+    "all": Mix(
+        lost=0.03, slow=0.03, stalls=2, crashes=1, cuts=1, stops=0.5, exits=0.01, user_processes=1, poison=1
+    ),
 }

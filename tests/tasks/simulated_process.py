@@ -16,8 +16,8 @@ from intervalq.errors import ClaimLost, DependencyError, StoreError
 from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
 from intervalq.tasks.rules import Depend
 from simulation.loop import Process, ProcessClock
-from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Call
+from tasks.simulated_users import User
 
 if TYPE_CHECKING:
     from tasks.simulated_workers import World
@@ -83,9 +83,9 @@ class Worker:
 
     def start_user(self) -> None:
         """Begin to claim tasks by hand, too, with the same handle."""
-        hand = Hand(self.world, f"user of {self.process.name}", self)
-        self.world.hands.append(hand)
-        self.process.context.run(asyncio.get_running_loop().create_task, hand.work())
+        user = User(self.world, f"user of {self.process.name}", self)
+        self.world.users.append(user)
+        self.process.context.run(asyncio.get_running_loop().create_task, user.work())
 
     def _start(self) -> None:
         self.seat.stopped, self.seat.started, self.ending = None, self.world.loop.time(), False

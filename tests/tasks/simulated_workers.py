@@ -33,12 +33,12 @@ from intervalq.tasks._spec import ids as _ids
 from intervalq.tasks._spec.row import Row
 from intervalq_stores.memory.queues import MemoryStore
 from simulation.loop import Process, ProcessClock, SimulatedScope, WorldLoop
-from tasks.simulated_hands import Hand
 from tasks.simulated_judge import Judge
 from tasks.simulated_mixes import MIXES, Mix
 from tasks.simulated_network import Connection, Network
 from tasks.simulated_process import Worker
 from tasks.simulated_stores import connection_of
+from tasks.simulated_users import User
 
 ENDS = 30.0
 """Seconds of faults."""
@@ -88,12 +88,12 @@ class World:
         self.judge.patience = mix.patience
         self.pace = MemoryStore(clock=self.network.now)
         self.is_paced = self.dice.random() < 0.5
-        self.holders: dict[str, tuple[Hand, float, float]] = {}
+        self.holders: dict[str, tuple[User, float, float]] = {}
         """Tasks that are claimed by hand: who has each, until when at least, and since when."""
         self.waking = self.dice.random() < 0.5
         self.expiry = self.dice.choice([1.0, 5.0])
         self.workers: list[Worker] = []
-        self.hands: list[Hand] = []
+        self.users: list[User] = []
         self.accepted: dict[int, str | None] = {}
         """Of each task that was accepted: the key; in the order in which the inserts were answered."""
         self.cancelled: set[int] = set()
@@ -184,13 +184,13 @@ class World:
             process.context.run(self._spawn, self._operate(operator, Random(f"{self.seed}:operator")))
         for look in range(int(4 * ENDS)):
             self.at(look / 2, self.judge.look)
-        for number in range(mix.hands):
-            hand = Hand(self, f"hand{number}")
-            self.hands.append(hand)
-            hand.process.context.run(self._spawn, hand.work())
+        for number in range(mix.user_processes):
+            first = User(self, f"hand{number}")
+            self.users.append(first)
+            first.process.context.run(self._spawn, first.work())
             for other in range(1, mix.users):
-                user = Hand(self, f"user {other} of hand{number}", other=hand)
-                self.hands.append(user)
+                user = User(self, f"user {other} of hand{number}", other=first)
+                self.users.append(user)
                 user.process.context.run(self._spawn, user.work())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -200,7 +200,7 @@ class World:
         dice = self.dice
         for number in range(first, dice.randint(20, 60), 2):
             await anyio.sleep(dice.expovariate(2))
-            queue = dice.choice(["a", "b", "k", "m", "h"] if self.hands else ["a", "b", "k", "m"])
+            queue = dice.choice(["a", "b", "k", "m", "h"] if self.users else ["a", "b", "k", "m"])
             if dice.random() < (0.2 if self.mix.chunks or self.mix.stops else 0.04):
                 await self._insert_many(tasks, 100 * number + 2000)
             if self.mix.chunks and dice.random() < 0.5:
@@ -289,8 +289,8 @@ class World:
         self._judge()
         await self._sweep()
 
-    def _everybody(self) -> list[Worker | Hand]:
-        return [*self.workers, *self.hands]
+    def _everybody(self) -> list[Worker | User]:
+        return [*self.workers, *self.users]
 
     def _left(self) -> list[Row]:
         return [row for row in self.network.rows() if row.queue in QUEUES]

@@ -35,19 +35,19 @@ LAST = 1.0
 """Seconds that a call waits after its timeout for an answer that is on its way."""
 
 
-class Hand:
+class User:
     """A process whose user claims tasks of the queue `h` until there are no more.
 
     With a worker, the user is in the worker's process, and uses its handle.
     """
 
     def __init__(
-        self, world: World, name: str, worker: Worker | None = None, other: Hand | None = None
+        self, world: World, name: str, worker: Worker | None = None, other: User | None = None
     ) -> None:
         self.world = world
         self.dice = world.dice if worker is None else Random(f"{world.seed}:{name}:user")
         self._worker = worker
-        self._others: list[Hand] = [] if other is None else other._others
+        self._others: list[User] = [] if other is None else other._others
         """All users of the handle."""
         self._others.append(self)
         self._closed = -math.inf  # when this user closed the handle last
