@@ -35,7 +35,7 @@ from intervalq._spec import configure, windows
 from intervalq._spec.commands import Advance, Answer, Command, Common, Drop, Inspect, KeyedAnswer, Place
 from intervalq._spec.keys import fixed
 from intervalq._spec.passing import lapses, settle
-from intervalq._spec.record import Mark, Settings, Slot, State
+from intervalq._spec.record import HighWaterMark, Settings, Slot, State
 from intervalq.rules import MAX_TICKETS, apply, disagrees, set_back
 
 __all__ = ["TURN", "Common", "KeyedAnswer", "Place", "apply_keyed", "is_plain", "shares", "shown"]
@@ -322,7 +322,7 @@ def _asking(common: State, command: Advance, known: Common, reach: int) -> Advan
         until=command.until,
         ahead=command.ahead,
         error=command.error,
-        high_water_mark=Mark(common.ticket, common.due, late),
+        high_water_mark=HighWaterMark(common.ticket, common.due, late),
     )
 
 

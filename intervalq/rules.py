@@ -45,8 +45,8 @@ from intervalq._spec.record import (
     RENAMED,
     STARTS,
     BadRecord,
+    HighWaterMark,
     Limit,
-    Mark,
     NewerRecord,
     Settings,
     Settled,
@@ -72,10 +72,10 @@ __all__ = [
     "Configure",
     "Drop",
     "Finish",
+    "HighWaterMark",
     "Hold",
     "Inspect",
     "Limit",
-    "Mark",
     "NewerRecord",
     "Pace",
     "Reclaim",
@@ -196,7 +196,7 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
     return _take(state, command, tuple(costs[:count]), units, answer)
 
 
-def _heal(state: State, mark: Mark | None) -> tuple[State, bool]:
+def _heal(state: State, mark: HighWaterMark | None) -> tuple[State, bool]:
     """Bring a record forward that has lost tickets or late grants which the sender knows."""
     if mark is None or (mark.ticket <= state.ticket and mark.late_total <= state.late_total):
         return state, False

@@ -30,9 +30,9 @@ from intervalq.rules import (
     Answer,
     Command,
     Configure,
+    HighWaterMark,
     Hold,
     Limit,
-    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -263,7 +263,9 @@ class Run:
             reach=notice + random.choice((0, step, SECOND)),
             until=None if random.random() < 0.3 else self.records.now + SECOND,
             ahead=random.choice((None, step)),
-            high_water_mark=None if state is None else Mark(state.ticket, state.due, state.late_total),
+            high_water_mark=None
+            if state is None
+            else HighWaterMark(state.ticket, state.due, state.late_total),
             error=random.choice((0,) * 19 + (300,)),
         )
         answer = self._send(process, command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from intervalq import rules
-from intervalq.rules import Advance, Inspect, Mark, Settings, Slot, State
+from intervalq.rules import Advance, HighWaterMark, Inspect, Settings, Slot, State
 from intervalq.store import Store
 
 NOW: Final = 1_700_000_000_000_000
@@ -48,7 +48,7 @@ async def is_raised(store: Store, queue: str) -> dict[str, Any]:
         lease=1_000_000,
         notice=1_000,
         until=now,
-        high_water_mark=Mark(7, NOW + 1_000_000),
+        high_water_mark=HighWaterMark(7, NOW + 1_000_000),
         error=5,
     )
     after, expected = rules.apply(before, command, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intervalq.keyed import Common, KeyedAnswer, apply_keyed
-from intervalq.rules import FOREVER, Advance, Limit, Mark, Settings, State
+from intervalq.rules import FOREVER, Advance, HighWaterMark, Limit, Settings, State
 from keyed_window_bugs import BUGS, is_found
 from keyed_window_oracle import run
 
@@ -45,6 +45,6 @@ def test_a_granted_slot_that_stayed_behind_when_another_one_waited_cannot_come_a
     assert state.held_total > 0
     again = Advance(
         settings=key, generation="a", slots=(one._replace(units=(1,)),), until=FOREVER,
-        high_water_mark=Mark(state.ticket, state.due, state.late_total),
+        high_water_mark=HighWaterMark(state.ticket, state.due, state.late_total),
     )  # fmt: skip
     assert step("a", now + 1_000, again).answer.missed == (1,)

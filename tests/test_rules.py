@@ -17,9 +17,9 @@ from intervalq.rules import (
     Configure,
     Drop,
     Finish,
+    HighWaterMark,
     Hold,
     Inspect,
-    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -219,7 +219,7 @@ def test_reclaim_frees_what_the_dead_had_and_tells_the_living() -> None:
 
 def test_a_store_that_lost_tickets_is_healed_forward() -> None:
     old, _ = take(None, T0, 2)
-    _, answer = take(old, T0 + 1, high_water_mark=Mark(7, T0 + 6 * SECOND))
+    _, answer = take(old, T0 + 1, high_water_mark=HighWaterMark(7, T0 + 6 * SECOND))
     assert answer.healed
     assert answer.taken == (Slot(8, T0 + 7 * SECOND),)
 

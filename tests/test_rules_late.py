@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intervalq.rules import Advance, Answer, Mark, Settings, Slot, State
+from intervalq.rules import Advance, Answer, HighWaterMark, Settings, Slot, State
 from rule_steps import do
 
 INTERVAL = 100
@@ -13,7 +13,7 @@ T0 = 1_000_000
 
 def late(state: State, *slots: Slot, now: int, notice: int = 1) -> tuple[State, Answer]:
     """Ask for slots once more, as a shard does that has received all answers."""
-    mark = Mark(state.ticket, state.due, state.late_total)
+    mark = HighWaterMark(state.ticket, state.due, state.late_total)
     ask = Advance(generation="g", slots=slots, notice=notice, lease=LEASE, until=now, high_water_mark=mark)
     return do(state, ask, now)
 
@@ -96,10 +96,10 @@ def test_what_was_granted_before_is_granted_again_however_far_it_is() -> None:
 
 def test_new_slots_are_granted_ahead_only_behind_tickets_that_are_known() -> None:
     state, _, _ = running_late()
-    mark = Mark(3, 0, 0)
+    mark = HighWaterMark(3, 0, 0)
     ahead = Advance(generation="g", take=1, reach=10 * INTERVAL, notice=1, high_water_mark=mark)
     assert do(state, ahead, T0)[1].begun == 0
     assert do(state, Advance(generation="g", take=1, reach=10 * INTERVAL), T0)[1].begun == 1
-    last = Mark(state.ticket, state.due, 0)
+    last = HighWaterMark(state.ticket, state.due, 0)
     known = Advance(generation="g", take=1, reach=10 * INTERVAL, notice=1, high_water_mark=last)
     assert do(state, known, T0)[1].begun == 1

@@ -19,9 +19,9 @@ from intervalq.rules import (
     Configure,
     Drop,
     Finish,
+    HighWaterMark,
     Hold,
     Inspect,
-    Mark,
     NewerRecord,
     Reclaim,
     Resume,
@@ -135,18 +135,22 @@ def test_a_ticket_above_those_that_were_issued_is_dead() -> None:
 
 def test_a_mark_heals_only_what_is_behind_it() -> None:
     state, _ = take(None, T0, take=2)
-    for mark in (Mark(2, T0 + 50 * SECOND), Mark(1, T0 + 50 * SECOND)):
+    for mark in (HighWaterMark(2, T0 + 50 * SECOND), HighWaterMark(1, T0 + 50 * SECOND)):
         after, answer = do(state, Advance(generation="g", high_water_mark=mark), T0 + 1)
         assert not answer.healed
         assert after.due == T0 + SECOND
-    after, answer = do(state, Advance(generation="other", high_water_mark=Mark(9, T0 + 50 * SECOND)), T0 + 1)
+    after, answer = do(
+        state, Advance(generation="other", high_water_mark=HighWaterMark(9, T0 + 50 * SECOND)), T0 + 1
+    )
     assert not answer.healed
     assert after.ticket == 2
-    after, answer = do(state, Advance(generation="g", high_water_mark=Mark(3, T0)), T0 + 1)
+    after, answer = do(state, Advance(generation="g", high_water_mark=HighWaterMark(3, T0)), T0 + 1)
     assert answer.healed
     assert (after.ticket, after.due) == (3, T0 + SECOND), "what is later counts"
     held, _ = do(state, Hold(), T0)
-    assert do(held, Advance(generation="g", high_water_mark=Mark(3, T0)), T0 + 1)[1].healed, "in a hold, too"
+    assert do(held, Advance(generation="g", high_water_mark=HighWaterMark(3, T0)), T0 + 1)[1].healed, (
+        "in a hold, too"
+    )
 
 
 def test_a_void_ticket_is_not_given_back() -> None:

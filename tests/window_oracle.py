@@ -25,9 +25,9 @@ from intervalq.rules import (
     Answer,
     Command,
     Configure,
+    HighWaterMark,
     Hold,
     Limit,
-    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -91,7 +91,7 @@ class Run:
     granted: list[list[Granted]] = field(default_factory=list)
     unsettled: list[list[Settled]] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
-    mark: Mark | None = None
+    mark: HighWaterMark | None = None
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -223,7 +223,9 @@ class Run:
             lease=self.random.choice((1_000, SECOND)),
             until=None if self.random.random() < 0.3 else self.now + SECOND,
             ahead=self.random.choice((None, self.settings.interval)),
-            high_water_mark=None if known is None else Mark(known.ticket, known.due, known.late_total),
+            high_water_mark=None
+            if known is None
+            else HighWaterMark(known.ticket, known.due, known.late_total),
         )
         answer = self._apply(command)
         state = answer.state

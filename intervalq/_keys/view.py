@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intervalq.rules import Mark, State
+from intervalq.rules import HighWaterMark, State
 
 
 class CommonView:
@@ -18,7 +18,7 @@ class CommonView:
         """The record; None: there is none, or it is not known yet."""
         self.generation: str | None = None
         """Its generation, or that of the last record if there is none now; None: there was none yet."""
-        self.high_water_mark: Mark | None = None
+        self.high_water_mark: HighWaterMark | None = None
         """Its highest known ticket and `late_total`."""
 
     def learn(self, state: State | None) -> None:
@@ -28,12 +28,12 @@ class CommonView:
             self.state = self.high_water_mark = None
             return
         self.generation = state.generation
-        mark = Mark(state.ticket, state.due, state.late_total)
+        mark = HighWaterMark(state.ticket, state.due, state.late_total)
         if known is None or before is None or before.generation != state.generation:
             self.state, self.high_water_mark = state, mark
             return
         if state.ticket >= known.ticket and state.late_total >= known.late_total:
             self.state = state
-        self.high_water_mark = Mark(
+        self.high_water_mark = HighWaterMark(
             *map(max, known, mark)
         )  # if the store lost writes, the next step repairs that

@@ -23,9 +23,9 @@ from intervalq.rules import (
     Command,
     Configure,
     Drop,
+    HighWaterMark,
     Inspect,
     Limit,
-    Mark,
     Settings,
     State,
 )
@@ -92,7 +92,7 @@ class Connection:
         self.store = store
         self.state: State | None = None
         """The record, as the last answer showed it."""
-        self.high_water_mark: Mark | None = None
+        self.high_water_mark: HighWaterMark | None = None
         """The highest known ticket, whoever owns it."""
         self.attached = False
         """Whether the store has accepted our settings, or we use the queue's."""
@@ -317,13 +317,13 @@ class Connection:
                 self.queue,
                 state.ticket,
             )
-        mark = Mark(state.ticket, state.due, state.late_total)
+        mark = HighWaterMark(state.ticket, state.due, state.late_total)
         if is_same and before is not None and state.current < before.current:
             self._owner.grants_lost()
         known = self.high_water_mark if is_same else None
         if known is not None and (known.ticket > mark.ticket or known.late_total > mark.late_total):
             # The store lost writes, and this command could not repair that: the next request does.
-            mark = Mark(*map(max, known, mark))
+            mark = HighWaterMark(*map(max, known, mark))
         self.high_water_mark = mark
         if before is None or (before.held_total, before.held_since) != (state.held_total, state.held_since):
             self._owner.hold_changed()

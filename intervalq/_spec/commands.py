@@ -11,8 +11,8 @@ from intervalq._spec.auto import Auto, Refusal
 from intervalq._spec.record import (
     FOREVER,
     BadRecord,
+    HighWaterMark,
     Limit,
-    Mark,
     Settings,
     Settled,
     Slot,
@@ -56,7 +56,7 @@ class Command:
                     int(value.ephemeral),
                     *([limits] if (limits := [limit.to_list() for limit in value.limits]) else []),
                 ]
-            elif isinstance(value, Mark):
+            elif isinstance(value, HighWaterMark):
                 value = list(value)
             elif isinstance(value, tuple):
                 value = [_pair(v) if isinstance(v, Slot) else _listed(v) for v in value]
@@ -151,7 +151,7 @@ class Advance(Command):
     """Listed slots are granted only if the first of them comes within this time; None: always. If it comes
     later, the sender doesn't know yet that the queue's clock was set back: a grant now would deprive late
     owners of earlier slots of theirs. The sender asks again when its slots come."""
-    high_water_mark: Mark | None = None
+    high_water_mark: HighWaterMark | None = None
     """The highest ticket and the `late_total` that the shard knows. A slot is granted late only if the record
     has the same values, so a duplicate or repeated request sets the queue's clock back only once."""
     error: int = 0
@@ -341,7 +341,7 @@ class Common:
     """The generation of the common record that the sender knows."""
     nonce: str = ""
     """The generation of the common record if this step creates it."""
-    high_water_mark: Mark | None = None
+    high_water_mark: HighWaterMark | None = None
     """The highest ticket and the `late_total` of the common record that the sender knows."""
     places: tuple[Place, ...] = ()
     """The common slots that the sender has for the slots that it lists, without their units."""

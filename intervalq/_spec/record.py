@@ -89,7 +89,7 @@ class Settled(NamedTuple):
     the common record then."""
 
 
-class Mark(NamedTuple):
+class HighWaterMark(NamedTuple):
     """The record's counters as a sender knows them. A record that is behind them has lost writes."""
 
     ticket: int

@@ -34,8 +34,8 @@ from intervalq._spec.record import (
     FOREVER,
     MAX_CELLS,
     STARTS,
+    HighWaterMark,
     Limit,
-    Mark,
     Settings,
     Settled,
     Slot,
@@ -287,7 +287,7 @@ def revoke(state: State) -> State:
     )
 
 
-def heal(state: State, mark: Mark) -> State:
+def heal(state: State, mark: HighWaterMark) -> State:
     """Count what the record has lost: one start for each ticket, and of other units the whole limit."""
 
     def lost(limit: Limit) -> int:

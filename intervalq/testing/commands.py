@@ -18,9 +18,9 @@ from intervalq.rules import (
     Configure,
     Drop,
     Finish,
+    HighWaterMark,
     Hold,
     Limit,
-    Mark,
     Reclaim,
     Refusal,
     Resume,
@@ -268,19 +268,21 @@ class CommandSource:
         first = last - self.random.randint(0, 3)
         return tuple(slot for slot in sorted({*self.slots[-12:]}) if first <= slot.ticket <= last)
 
-    def _mark(self, state: State | None, slots: tuple[Slot, ...]) -> Mark | None:
+    def _mark(self, state: State | None, slots: tuple[Slot, ...]) -> HighWaterMark | None:
         last = max((*self.slots, *slots), key=lambda slot: slot.ticket, default=None)
         known = 0 if state is None else state.late_total
         stale = self.random.random()
         if stale < 0.05 and state is not None:  # as after a failover to an older copy
             ahead = self.random.randint(1, 5)
             due = min(FOREVER, state.due + ahead * self.settings.interval)
-            return Mark(state.ticket + ahead, due, known + ahead % 2)
+            return HighWaterMark(state.ticket + ahead, due, known + ahead % 2)
         if stale < 0.08 and last is not None:  # as when only a late grant was lost
-            return Mark(last.ticket, last.due, known + self.random.randint(1, self.settings.interval))
+            return HighWaterMark(
+                last.ticket, last.due, known + self.random.randint(1, self.settings.interval)
+            )
         if stale < 0.18:
             known = max(0, known - self.random.randint(1, self.settings.interval))
-        return None if last is None or stale > 0.92 else Mark(last.ticket, last.due, known)
+        return None if last is None or stale > 0.92 else HighWaterMark(last.ticket, last.due, known)
 
     def _hold(self, _: State | None) -> Command:
         interval = self.settings.interval

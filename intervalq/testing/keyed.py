@@ -16,10 +16,10 @@ from intervalq.rules import (
     Configure,
     Drop,
     Finish,
+    HighWaterMark,
     Hold,
     Inspect,
     Limit,
-    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -40,7 +40,7 @@ class _Key:
     weight: int
     slots: list[Slot] = field(default_factory=list)
     state: State | None = None
-    high_water_mark: Mark | None = None
+    high_water_mark: HighWaterMark | None = None
     generation: str | None = None
     places: list[Place] = field(default_factory=list)
     unsettled: dict[int, Settled] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class KeyedSource:
             return
         if state.generation != key.generation:
             key.generation, key.slots = state.generation, []
-        key.state, key.high_water_mark = state, Mark(state.ticket, state.due, state.late_total)
+        key.state, key.high_water_mark = state, HighWaterMark(state.ticket, state.due, state.late_total)
         left = [slot for slot in key.slots if slot.ticket not in answer.answer.missed]
         key.slots = [*left, *taken(command, answer)][-12:]
         if answer.common is not None:
@@ -211,7 +211,7 @@ class KeyedSource:
     def _known(self, key: _Key) -> Common:
         random, state = self.random, self._common_state
         settings = self.common if state is None or random.random() < 0.05 else state.settings
-        mark = None if state is None else Mark(state.ticket, state.due, state.late_total)
+        mark = None if state is None else HighWaterMark(state.ticket, state.due, state.late_total)
         if mark is not None and random.random() < 0.03:  # the store lost writes
             mark = mark._replace(ticket=mark.ticket + 3, due=mark.due + 3 * self.common.interval)
         released = key.places[-1:] if random.random() < 0.05 else []

@@ -13,8 +13,8 @@ from intervalq.rules import (
     Configure,
     Drop,
     Finish,
+    HighWaterMark,
     Hold,
-    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -224,11 +224,11 @@ def _real(slot: Slot) -> RealSlot:
     return RealSlot(slot.ticket, slot.due + ORIGIN)
 
 
-def _mark(question: Question) -> Mark | None:
+def _mark(question: Question) -> HighWaterMark | None:
     if question.mark:
-        return Mark(question.mark[0], question.mark[1] + ORIGIN)
+        return HighWaterMark(question.mark[0], question.mark[1] + ORIGIN)
     # The record of a state doesn't contain late grants; a question that is behind contains less.
-    return Mark(0, 0, -1 if question.late == 2 else 0) if question.late else None
+    return HighWaterMark(0, 0, -1 if question.late == 2 else 0) if question.late else None
 
 
 def _grants(answer: Answer) -> bool:

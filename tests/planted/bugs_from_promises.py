@@ -13,7 +13,7 @@ from intervalq._shard.grants import GrantRange
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec import configure
 from intervalq._timing.estimates import StoreClock
-from intervalq.rules import Advance, Answer, Configure, Finish, Mark, State, Units
+from intervalq.rules import Advance, Answer, Configure, Finish, HighWaterMark, State, Units
 from planted.planting import bug, instead
 
 _ADVANCE: Final = rules._advance
@@ -109,7 +109,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A record that lost tickets continues from the right ticket, but from the slot of an earlier one."""
 
-    def heal(state: State, mark: Mark | None) -> tuple[State, bool]:
+    def heal(state: State, mark: HighWaterMark | None) -> tuple[State, bool]:
         return _HEAL(state, None if mark is None else mark._replace(due=state.due))
 
     yield from instead(rules, "_heal", heal)

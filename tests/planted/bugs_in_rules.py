@@ -13,7 +13,7 @@ from intervalq._shard.conversation import Conversation
 from intervalq._shard.grants import GrantRange
 from intervalq._spec import configure
 from intervalq._timing.clock import CLOCK
-from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, Mark, Slot, State, Units
+from intervalq.rules import FOREVER, Advance, Answer, Command, Configure, HighWaterMark, Slot, State, Units
 from planted.planting import bug, instead
 
 _APPLY: Final = rules.apply
@@ -180,7 +180,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """A record that lost writes doesn't learn of the late grants among them."""
 
-    def heal(state: State, mark: Mark | None) -> tuple[State, bool]:
+    def heal(state: State, mark: HighWaterMark | None) -> tuple[State, bool]:
         return _HEAL(state, None if mark is None else mark._replace(late_total=0))
 
     yield from instead(rules, "_heal", heal)
@@ -191,7 +191,7 @@ def _() -> Iterator[None]:
     """A delayed copy of a question is granted late as well."""
 
     def use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, Any]:
-        mark = Mark(0, 0, state.late_total)
+        mark = HighWaterMark(0, 0, state.late_total)
         until = None if command.until is None else FOREVER
         return _USE(state, replace(command, high_water_mark=mark, until=until), now, known=known)
 

@@ -19,7 +19,7 @@ from databases import TAKING
 from file_processes import line, process
 from intervalq.errors import StoreUnavailable
 from intervalq.ledger.rules import Ended, Record
-from intervalq.rules import Advance, Inspect, Mark, Settings, Slot, State
+from intervalq.rules import Advance, HighWaterMark, Inspect, Settings, Slot, State
 from intervalq.tasks.rules import Insert, Modify
 from intervalq_stores._files import worker_thread
 from intervalq_stores.json.queues import JSONFileStore
@@ -138,7 +138,7 @@ async def test_an_older_copy_in_its_place_is_what_all_go_on_with(scheme: str, pa
     await one.apply("q", Inspect(), START)
     remove(path)
     os.replace(copy, path)  # noqa: PTH105
-    mark = Mark(*last[:2])
+    mark = HighWaterMark(*last[:2])
     known = Advance(settings=SETTINGS, nonce="never", generation="first", take=1, high_water_mark=mark)
     answers = [await store.apply("q", known, START) for store in (one, two, new, two, one)]
     assert [answer.healed for answer in answers] == [True, False, False, False, False]

@@ -26,9 +26,9 @@ from intervalq.rules import (
     Answer,
     Command,
     Drop,
+    HighWaterMark,
     Inspect,
     Limit,
-    Mark,
     Settings,
     State,
 )
@@ -165,7 +165,7 @@ def test_a_slot_that_is_granted_again_counts_once(portal: BlockingPortal, url: s
             assert state is not None
             asked = Advance(
                 slots=slots, until=store.now, notice=notice, generation=state.generation,
-                high_water_mark=Mark(state.ticket, state.due, state.late_total), **made,
+                high_water_mark=HighWaterMark(state.ticket, state.due, state.late_total), **made,
             )  # fmt: skip
             if not notice:
                 await b.apply(f"{name}:b", Advance(take=1, units=((100,),), **made))

@@ -18,9 +18,9 @@ from intervalq.rules import (
     Command,
     Configure,
     Drop,
+    HighWaterMark,
     Hold,
     Inspect,
-    Mark,
     Reclaim,
     Resume,
     Settings,
@@ -79,7 +79,7 @@ class Writer:
             return Resume(**common)
         used, self.slots = self.slots[:2], self.slots[2:]
         release = tuple(self.slots[-1:]) if random.random() < 0.05 else ()
-        mark = Mark(state.ticket, state.due, state.late_total)
+        mark = HighWaterMark(state.ticket, state.due, state.late_total)
         more: dict[str, Any] = {"take": random.choice((0, 1, 2, 5)), "reach": random.choice((0, 3_000))}
         more["costs"] = random.choice(((), (), (3, 1)))
         more["error"] = random.choice((0, 0, 0, 50))
@@ -194,7 +194,7 @@ async def test_a_late_grant_is_heard_of_by_all(nats_url: str, opened: Open) -> N
     settings, notice = Settings(1), HOURLY.interval
     taken = await one.apply(queue, take(settings, nonce="g", take=2))
     await other.apply(queue, take(settings, generation="g", take=2_000, reach=0, notice=60_000_000))
-    slot, mark = taken.taken[1], Mark(2, taken.taken[1].due)
+    slot, mark = taken.taken[1], HighWaterMark(2, taken.taken[1].due)
     asked = Advance(generation="g", slots=(slot,), until=FOREVER, notice=notice, high_water_mark=mark, take=1)
     late = await one.apply(queue, asked)
     assert (late.granted, late.at_once) == ((2,), True)

@@ -14,9 +14,9 @@ from intervalq.rules import (
     Configure,
     Drop,
     Finish,
+    HighWaterMark,
     Hold,
     Limit,
-    Mark,
     Reclaim,
     Refusal,
     Resume,
@@ -47,7 +47,7 @@ COMMANDS: list[Command] = [
         lease=5,
         slots=(Slot(1, -5), Slot(2, 2, 5)),
         release=(Slot(4, 4, 3),),
-        high_water_mark=Mark(9, FOREVER, 3),
+        high_water_mark=HighWaterMark(9, FOREVER, 3),
         costs=(1, 2),
         until=NOW,
         error=6,
@@ -229,7 +229,9 @@ def test_entries_about_automatic_intervals_have_layout_5() -> None:
 
 
 def test_entries_of_layout_1_are_understood() -> None:
-    asked = Advance(generation="g", take=2, slots=(Slot(3, 5),), high_water_mark=Mark(9, 7), notice=4)
+    asked = Advance(
+        generation="g", take=2, slots=(Slot(3, 5),), high_water_mark=HighWaterMark(9, 7), notice=4
+    )
     text = '{"v":1,"op":"advance","generation":"g","slots":[[3,5]],"take":2,"notice":4,"mark":[9,7]}'
     step = Full(asked, None, False)
     assert entries.entry(message(step, **{entries.STEP: text})).step == step

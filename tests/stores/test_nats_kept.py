@@ -15,9 +15,9 @@ from intervalq.rules import (
     Advance,
     Command,
     Drop,
+    HighWaterMark,
     Hold,
     Inspect,
-    Mark,
     Resume,
     Settings,
     Slot,
@@ -332,7 +332,7 @@ async def test_writes_that_were_lost_again(nats_url: str, opened: Open) -> None:
     assert answer.first == Slot(8, NOW + 7 * HOURLY.interval)
     look = await opened(nats_url).apply(queue, Inspect(), NOW)
     assert look.state == answer.state
-    mark = Mark(505, NOW + 504 * HOURLY.interval)
+    mark = HighWaterMark(505, NOW + 504 * HOURLY.interval)
     healed = await one.apply(queue, take(generation="g", high_water_mark=mark), NOW)
     assert healed.healed
     assert healed.first == Slot(506, NOW + 505 * HOURLY.interval)

@@ -15,8 +15,8 @@ from intervalq.rules import (
     Advance,
     Answer,
     Configure,
+    HighWaterMark,
     Hold,
-    Mark,
     Reclaim,
     Settings,
     Slot,
@@ -161,7 +161,7 @@ def test_slots_that_are_too_far_ahead_by_then_are_left_alone() -> None:
 
 def test_new_slots_are_granted_ahead_only_behind_tickets_that_the_sender_knows() -> None:
     state = replace(backlog(), due=NOW, ticket=5)
-    take = replace(TAKE, take=2, reach=9 * SECOND, notice=SECOND, high_water_mark=Mark(5, NOW, 0))
+    take = replace(TAKE, take=2, reach=9 * SECOND, notice=SECOND, high_water_mark=HighWaterMark(5, NOW, 0))
     step = plain(state, take, NOW, NOW)
     assert step is not None
     assert increment(state, step)[1].begun == 2
@@ -178,7 +178,7 @@ def test_what_can_not_be_done_is_void_for_all() -> None:
     position, outcome = fold(BEGIN, log.entries, "nats://x")
     assert isinstance(outcome, Exception)
     assert position.state == before.state
-    ahead = Mark(9, NOW + 9 * SECOND, FOREVER + 1)
+    ahead = HighWaterMark(9, NOW + 9 * SECOND, FOREVER + 1)
     for command, at in (
         (Advance(generation="g", high_water_mark=ahead), NOW - SECOND),
         (Advance(generation="g", error=1), FOREVER - 1),

@@ -16,8 +16,8 @@ from intervalq.rules import (
     Advance,
     Command,
     Finish,
+    HighWaterMark,
     Hold,
-    Mark,
     Resume,
     Settings,
     Slot,
@@ -103,9 +103,9 @@ def check_alike(state: State, step: Plain, command: Command, at: int) -> None:
         (backlog(), replace(TAKE, take=-1)),
         (backlog(), replace(TAKE, attach=True)),
         (backlog(), replace(TAKE, release=(Slot(10, NOW + 8 * SECOND),))),
-        (backlog(), replace(TAKE, high_water_mark=Mark(11, NOW + 9 * SECOND))),
-        (backlog(), replace(TAKE, high_water_mark=Mark(10, NOW + 8 * SECOND, 1))),
-        (backlog(late_total=2), replace(TAKE, high_water_mark=Mark(10, NOW + 8 * SECOND, 1))),
+        (backlog(), replace(TAKE, high_water_mark=HighWaterMark(11, NOW + 9 * SECOND))),
+        (backlog(), replace(TAKE, high_water_mark=HighWaterMark(10, NOW + 8 * SECOND, 1))),
+        (backlog(late_total=2), replace(TAKE, high_water_mark=HighWaterMark(10, NOW + 8 * SECOND, 1))),
         (backlog(), replace(TAKE, costs=(2,))),
         (backlog(), replace(TAKE, take=2, costs=(1, 3))),
         (backlog(), replace(TAKE, error=1)),
@@ -149,7 +149,7 @@ def test_what_may_be_true_by_the_time_it_arrives_counts() -> None:
     erring = backlog(error=7, error_until=NOW + 1)
     assert plain(erring, TAKE, NOW, NOW) is not None
     assert plain(erring, TAKE, NOW, NOW + 1) is None, "it is forgotten by then"
-    same = replace(TAKE, costs=(1,), high_water_mark=Mark(10, NOW + 8 * SECOND, 5))
+    same = replace(TAKE, costs=(1,), high_water_mark=HighWaterMark(10, NOW + 8 * SECOND, 5))
     assert plain(backlog(late_total=5), same, NOW, NOW) is not None
 
 

@@ -14,7 +14,18 @@ import pytest
 
 from intervalq import keyed, rules
 from intervalq.keyed import Common
-from intervalq.rules import LAYOUT, RENAMED, Advance, Configure, Hold, Inspect, Limit, Mark, Settings, State
+from intervalq.rules import (
+    LAYOUT,
+    RENAMED,
+    Advance,
+    Configure,
+    HighWaterMark,
+    Hold,
+    Inspect,
+    Limit,
+    Settings,
+    State,
+)
 from intervalq.store import Pairing, Store, open_store
 from intervalq_stores.postgres.queues import SCHEMA
 from intervalq_stores.sqlite._file import SCHEMA as SQLITE
@@ -36,7 +47,12 @@ In the file for Postgres, functions have no bodies: the tables are upgraded, and
 
 AFTER: Final = (
     (0, Inspect()),
-    (0, Advance(generation="g", take=2, high_water_mark=Mark(4, NOW, 0), reach=SECOND, lease=9 * SECOND)),
+    (
+        0,
+        Advance(
+            generation="g", take=2, high_water_mark=HighWaterMark(4, NOW, 0), reach=SECOND, lease=9 * SECOND
+        ),
+    ),
     (1_000, Configure(max_running=5, limits=(Limit(7, 60 * SECOND, "words"),))),
     (1_000, Hold(length=SECOND)),
     (3 * SECOND, Advance(generation="g", take=1, lease=9 * SECOND)),
