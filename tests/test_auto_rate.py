@@ -166,7 +166,7 @@ async def test_starts_that_are_refused_together_cut_once() -> None:
             error = Refused(Retry_After="1")
             await slot.__aexit__(Refused, error, None)
         assert 0.25 * before < await rate(queue) < 0.6 * before
-        assert (await queue.inspect()).held
+        assert (await queue.inspect()).is_held
 
 
 @in_virtual_time

@@ -131,7 +131,7 @@ def test_keys_are_listed_by_what_waits_and_dropped_with_their_queue() -> None:
             assert sum(waiting) in {5, 6}
             assert await queue["a"].keys() == []
             await queue.pause()
-            assert all(key.held for key in await queue.keys())
+            assert all(key.is_held for key in await queue.keys())
             await queue.drop(keys=True)
         assert len(log.starts) == 6  # jobs that wait take new tickets, in new records
         await queue.drop()

@@ -172,12 +172,12 @@ def test_a_pause_of_the_queue_holds_all_keys_and_that_of_a_key_only_this_one() -
         async def pauses() -> None:
             await anyio.sleep(1)
             await queue.pause()
-            assert (await queue["a"].inspect()).held
+            assert (await queue["a"].inspect()).is_held
             await anyio.sleep(2)
             await queue.resume()
             await anyio.sleep(1)
             await queue["a"].pause()
-            assert not (await queue.inspect()).held
+            assert not (await queue.inspect()).is_held
             await anyio.sleep(1)
             await queue["a"].resume()
 

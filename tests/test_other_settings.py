@@ -181,7 +181,7 @@ def test_a_queue_that_is_to_be_new_must_not_exist(url: str, request: pytest.Fixt
                 after.generation,
                 after.burst,
             )
-            assert not after.held
+            assert not after.is_held
             await begin_in(first)
             if url != "memory://":
                 async with pickle.loads(pickle.dumps(first)) as again:  # the queue isn't new any more

@@ -130,7 +130,7 @@ def test_a_job_in_a_thread_cools_the_queue_down() -> None:
         queue = IntervalQueue("held", interval=0.001, store=MemoryStore(), retry_after=True)
         with pytest.raises(RefusedError):
             await by_add_in_a_thread(queue)
-        return (await queue.inspect()).held
+        return (await queue.inspect()).is_held
 
     assert anyio.run(scenario)
 
@@ -172,7 +172,7 @@ def test_each_blocking_way_in_cools_the_queue_down(
         with pytest.raises(RefusedError):
             way(queue)
         state = queue.inspect()
-        assert state.held == heeds
+        assert state.is_held == heeds
         assert not heeds or (state.held_until or 0) - state.now > 15
         queue.resume()
         queue.drop()
@@ -192,7 +192,7 @@ def test_a_worker_of_tasks_cools_its_queue_down() -> None:
         state = await pace.inspect()
         await pace.resume()
         await pace.drop()
-        return state.held
+        return state.is_held
 
     assert anyio.run(scenario)
 
@@ -337,7 +337,7 @@ async def test_a_function_of_the_result_says_how_long(backend: str) -> None:
 def test_a_function_of_the_result_works_in_blocking_code(result: float | None) -> None:
     with BlockingQueue("q", interval=1e-3, store="memory://", retry_after=lambda wait: wait) as queue:
         assert queue.run(lambda: result) == result
-        assert queue.inspect().held == (result is not None)
+        assert queue.inspect().is_held == (result is not None)
         queue.resume()
         queue.drop()
 
@@ -348,7 +348,7 @@ def test_a_wait_that_is_over_is_none(wait: Any) -> None:
         queue = IntervalQueue("q", interval=0.001, store=MemoryStore(), retry_after=lambda _: wait)
         with pytest.raises(RefusedError):
             await queue.run(refused)
-        return (await queue.inspect()).held
+        return (await queue.inspect()).is_held
 
     assert not anyio.run(scenario)
 

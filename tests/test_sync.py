@@ -79,7 +79,7 @@ def test_background_jobs_and_maps(queue: IntervalQueue) -> None:
 def test_verbs(queue: IntervalQueue) -> None:
     queue.run(lambda: None)
     queue.pause()
-    assert queue.inspect().held
+    assert queue.inspect().is_held
     with pytest.raises(SlotTimeout), queue.slot(timeout=0.01):
         pass
     queue.resume()

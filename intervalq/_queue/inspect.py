@@ -61,7 +61,7 @@ class QueueState:
     """Tickets that were issued and not granted: those of waiting jobs, and of shards that died."""
     running: int | None
     """With `max_running`: how many jobs run over all shards; None: not counted."""
-    held: bool
+    is_held: bool
     """Whether the queue is paused, cooling down, or at its limit of running jobs."""
     held_until: float | None
     """When a cool-down ends; None: not held, or held until somebody resumes it or a running job ends."""
@@ -138,7 +138,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     assert state is not None
     state = adapt.grown(state, state.clock(answer.now))  # the interval for a job that is added now
     settings = state.settings
-    held = state.held_since is not None
+    is_held = state.held_since is not None
     slow, late = shard.time.trips.slow(), shard.time.lateness
     at = shard.clock.now()
     error = max(state.error, shard.time.error(state, at))
@@ -156,9 +156,9 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         current=state.current,
         outstanding=outstanding(state),
         running=len(state.running) if settings.max_running else None,
-        held=held,
+        is_held=is_held,
         held_until=state.held_until / 1e6 if 0 < state.held_until < FOREVER else None,
-        next_slot=None if held else max(next_slot, answer.now) / 1e6,
+        next_slot=None if is_held else max(next_slot, answer.now) / 1e6,
         now=answer.now / 1e6,
         generation=state.generation,
         waiting=len(shard.line),
@@ -186,7 +186,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
             )
             for place, each in enumerate(standing.standings(state, clock))
         ),
-        binds=None if held else _binds(state, clock),
+        binds=None if is_held else _binds(state, clock),
         auto=_auto(state),
     )
 

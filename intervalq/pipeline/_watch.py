@@ -32,7 +32,7 @@ class Look:
     """Starts a second, recently."""
     left: float | None
     """Time to the end; None: not known yet."""
-    held: bool
+    is_held: bool
     """Whether the queue is paused or cooling down."""
     reason: str | None = None
     """The commonest reason among failed rows, as far as they were read; None: none is known."""
@@ -79,7 +79,7 @@ class Looks:
             possible=int((now.at - self.first.at) / now.interval),
             rate=rate,
             left=missing / rate if rate else None,
-            held=now.held,
+            is_held=now.is_held,
         )
 
 

@@ -75,13 +75,13 @@ def test_status_of_all_queues(intervalq: CommandLine) -> None:
 def test_pause_and_resume(intervalq: CommandLine) -> None:
     used(intervalq)
     assert intervalq("pause", "api").stdout.startswith("api: paused")
-    assert state(intervalq)["held"]
+    assert state(intervalq)["is_held"]
     assert state(intervalq)["held_until"] is None
     assert "paused" in intervalq("status", "api").stdout
     assert intervalq("resume", "api").stdout.startswith("api: resumed")
-    assert not state(intervalq)["held"]
-    assert json.loads(intervalq("pause", "api", "--json").stdout)["held"]
-    assert not json.loads(intervalq("resume", "api", "--json").stdout)["held"]
+    assert not state(intervalq)["is_held"]
+    assert json.loads(intervalq("pause", "api", "--json").stdout)["is_held"]
+    assert not json.loads(intervalq("resume", "api", "--json").stdout)["is_held"]
 
 
 def test_cool_down(intervalq: CommandLine) -> None:
@@ -89,7 +89,7 @@ def test_cool_down(intervalq: CommandLine) -> None:
     assert "cools down for 90s (" in intervalq("cool-down", "api", "90").stdout
     assert "cools down for 1h" in intervalq("cool-down", "api", "1h").stdout
     found = json.loads(intervalq("cool-down", "api", "2h", "--json").stdout)
-    assert found["held"]
+    assert found["is_held"]
     assert 3_600 < found["held_until"] - found["now"] <= 7_200
     assert "held for another" in intervalq("status", "api").stdout
     assert "is not a duration: give cool-down as" in intervalq("cool-down", "api", "soon", code=2).stderr

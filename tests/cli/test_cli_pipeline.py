@@ -16,7 +16,7 @@ from intervalq.spark._paced.progress import Progress
 
 def _at(second: float, starts: int, done: int, failed: int = 0) -> Progress:
     return Progress(
-        at=1e9 + second, interval=0.1, starts=starts, waiting=0, held=False, done=done, failed=failed,
+        at=1e9 + second, interval=0.1, starts=starts, waiting=0, is_held=False, done=done, failed=failed,
         in_flight=3, unknown=0,
     )  # fmt: skip
 

@@ -206,8 +206,8 @@ def test_a_key_in_a_cluster_is_paused_woken_listed_and_dropped_by_its_name(
             async with queue["a b"].slot():
                 pass
             await other["a b"].pause()
-            assert (await queue["a b"].inspect()).held
-            assert not (await queue.inspect()).held
+            assert (await queue["a b"].inspect()).is_held
+            assert not (await queue.inspect()).is_held
             assert isinstance(store, Waking)
             async with store.wakeups(f"{name}:{token('a b')}") as woken:
                 await other["a b"].resume()

@@ -25,7 +25,7 @@ _LONG: Final = 40
 
 def condition(state: QueueState) -> str:
     """What the queue is doing now, in words."""
-    if state.held:
+    if state.is_held:
         if state.max_running is not None and (state.running or 0) >= state.max_running:
             return "at its limit of running jobs"
         if state.held_until is None:
@@ -90,7 +90,7 @@ def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str,
         room = "" if each.free <= state.now else f", room for another one in {seconds(each.free - state.now)}"
         whose = "limit of the key" if each.of_key else "limit"
         rows.append((whose, f"{escaped(each.limit)}: {each.taken} taken, {each.left} left{room}"))
-    if state.limits and not state.held:
+    if state.limits and not state.is_held:
         rows.append(("waits for", waits_for(state)))
     if keys:
         rows.append(("keys", about_keys(keys)))

@@ -73,7 +73,7 @@ def words(look: Look) -> str:
     if look.possible:
         parts.append(f"{look.used:,} of {look.possible:,} slots used")
     parts += [f"{look.in_flight + look.waiting:,} waiting", _errors(look)]
-    if look.held:
+    if look.is_held:
         parts.append("the queue is held")
     elif look.left is not None:
         parts.append(f"{seconds(look.left)} left")

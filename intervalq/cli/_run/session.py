@@ -127,7 +127,7 @@ class _Session:
     async def run(self) -> int:
         request = self._request
         before = await self._attached()
-        if before.held:
+        if before.is_held:
             warn(f"queue {before.name} is held ({condition(before)}): jobs start when that ends")
         runner = Runner(
             self._jobs(),

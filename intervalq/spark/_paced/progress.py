@@ -26,7 +26,7 @@ class Progress:
     """Slots that were granted since the queue was created."""
     waiting: int
     """Tickets that were taken and not granted."""
-    held: bool
+    is_held: bool
     """Whether the queue is paused or cooling down."""
     done: int | None
     """Rows of the run that have a result; None: no run was given, or it has not begun."""
@@ -77,7 +77,7 @@ def progress(queue: IntervalQueue, run: str | None = None) -> Progress:
         interval=state.interval,
         starts=state.current,
         waiting=state.outstanding,
-        held=state.held,
+        is_held=state.is_held,
         done=info and info.done,
         failed=info and info.failed,
         in_flight=info and info.claimed + info.started,
