@@ -58,14 +58,14 @@ async def test_the_files_and_their_folder_are_private_and_the_log_is_gone_at_the
 
 async def test_each_step_is_synced_to_a_log(store: SQLiteStore) -> None:
     modes: list[object] = []
-    commit = store._database.commit
+    write = store._database.write
 
     def look(changes: dict[str, _queue_database.Change], sweep: int | None) -> None:
         modes.extend(store._database._rows("SELECT * FROM pragma_synchronous, pragma_journal_mode")[0])
-        commit(changes, sweep)
+        write(changes, sweep)
 
     await store.apply("q", TAKE)
-    store._database.commit = look  # type: ignore[method-assign]
+    store._database.write = look  # type: ignore[method-assign]
     await store.apply("q", TAKE)
     await at_rest(store)
     await store.apply("q", TAKE)
@@ -178,13 +178,13 @@ async def test_steps_that_wait_share_one_transaction_and_each_sees_the_one_befor
 ) -> None:
     tickets: list[int] = []
     commits: list[int] = []
-    commit = store._database.commit
+    write = store._database.write
 
     def counted(changes: dict[str, _queue_database.Change], sweep: int | None) -> None:
         commits.append(len(changes))
-        commit(changes, sweep)
+        write(changes, sweep)
 
-    store._database.commit = counted  # type: ignore[method-assign]
+    store._database.write = counted  # type: ignore[method-assign]
 
     async def take() -> None:
         tickets.append((await store.apply("q", TAKE)).taken[0].ticket)

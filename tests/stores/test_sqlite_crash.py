@@ -65,16 +65,16 @@ async def test_a_lock_file_removed_in_the_middle_of_a_step_stops_the_writing(
     store: SQLiteStore, path: Path
 ) -> None:
     await store.apply("q", TAKE)
-    commit = store._database.commit
+    write = store._database.write
 
     def unlocked(changes: dict[str, sqlite_queue_database.Change], sweep: int | None) -> None:
         path.with_name("state.db.lock").unlink(missing_ok=True)
-        commit(changes, sweep)
+        write(changes, sweep)
 
-    store._database.commit = unlocked  # type: ignore[method-assign]
+    store._database.write = unlocked  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="nothing was written"):
         await store.apply("q", TAKE)
-    store._database.commit = commit  # type: ignore[method-assign]
+    store._database.write = write  # type: ignore[method-assign]
     assert (await store.apply("q", TAKE)).taken[0].ticket == 2
 
 

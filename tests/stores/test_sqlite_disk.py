@@ -109,18 +109,15 @@ async def test_what_sqlite_says_has_a_name_and_undoes_the_step(
     store: SQLiteStore, code: int | None, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.apply("q", TAKE)
-    rows = store._database._rows
+    error = sqlite3.OperationalError("said so")
+    if code is not None:
+        error.sqlite_errorcode = code
 
-    def broken(statement: str, *values: object) -> object:
-        if statement == "COMMIT":
-            error = sqlite3.OperationalError("said so")
-            if code is not None:
-                error.sqlite_errorcode = code
-            raise error
-        return rows(statement, *values)
+    def broken() -> None:
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._database, "_rows", broken)
+        patch.setattr(store._database, "still_ours", broken)  # all is written, and not committed
         with pytest.raises(StoreError, match="said so") as raised:
             await store.apply("q", TAKE)
     assert type(raised.value).__name__ == kind

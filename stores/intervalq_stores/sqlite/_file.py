@@ -115,6 +115,25 @@ class SQLiteFile:
         if self._connection is not None and (there != self._identity or None in there):
             raise self._gone()
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection of the current transaction.
+
+        Raises:
+            StoreUnavailable: it was closed, for example before a fork.
+        """
+        if self._connection is None:
+            raise StoreUnavailable(
+                self._url, "the database was closed by a fork, and nothing was done: try again"
+            )
+        return self._connection
+
+    def commit(self) -> None:
+        """Commit the transaction, safely to the disk."""
+        with self.explained():
+            self.still_ours()
+            self.connection.execute("COMMIT")
+
     # --- overridden by subclasses ---------------------------------------------------------------------
 
     def _look(self) -> None:

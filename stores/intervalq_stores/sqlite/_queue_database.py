@@ -62,8 +62,8 @@ class Database(SQLiteFile):
                 raise bad_name(name, self._url)
         return [name for (name,) in rows]
 
-    def commit(self, changes: dict[str, Change], sweep: int | None) -> None:
-        """Commit the changes, so that they are safely on the disk.
+    def write(self, changes: dict[str, Change], sweep: int | None) -> None:
+        """Write the changes and commit them, so that they are safely on the disk.
 
         Args:
             changes: the change of each queue.
@@ -85,9 +85,10 @@ class Database(SQLiteFile):
                     self._rows(_WRITE, queue, *change)
             if sweep is not None:
                 self._sweep(sweep)
-            if changes:
-                self.still_ours()
-            self._rows("COMMIT")
+            if not changes:
+                self._rows("COMMIT")
+                return
+        self.commit()
 
     # --- content ------------------------------------------------------------------------------------
 

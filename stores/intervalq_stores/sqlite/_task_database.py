@@ -62,12 +62,6 @@ class TaskDatabase(SQLiteFile):
         """The tables to read; None: there are none."""
         return SQLiteTable(self.connection) if self._connection is not None and self.layout else None
 
-    def commit(self) -> None:
-        """Commit the transaction, safely to the disk."""
-        with self.explained():
-            self.still_ours()
-            self.connection.execute("COMMIT")
-
     # --- content ------------------------------------------------------------------------------------
 
     def _look(self) -> None:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from anyio import to_thread
 
-from intervalq.errors import StoreError, StoreUnavailable
+from intervalq.errors import StoreError
 from intervalq.ledger.rules import Answer, Command, Count, Drop, Look, apply
 from intervalq.store import wall_clock
 from intervalq_stores._files.jobs import LedgerJob
@@ -38,15 +38,6 @@ class LedgerDatabase(SQLiteFile):
     made = False
     """Whether the tables exist in the current transaction."""
 
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """The connection of the current transaction."""
-        if self._connection is None:
-            raise StoreUnavailable(
-                self._url, "the database was closed by a fork, and nothing was done: try again"
-            )
-        return self._connection
-
     def prepare(self) -> sqlite3.Connection:
         """The connection to change the tables in the current transaction; creates missing tables."""
         with self.explained():
@@ -61,12 +52,6 @@ class LedgerDatabase(SQLiteFile):
     def look(self) -> sqlite3.Connection | None:
         """The connection to read the tables; None: there are none."""
         return self._connection if self.made else None
-
-    def commit(self) -> None:
-        """Commit the transaction, safely to the disk."""
-        with self.explained():
-            self.still_ours()
-            self.connection.execute("COMMIT")
 
     def _look(self) -> None:
         self.made = False

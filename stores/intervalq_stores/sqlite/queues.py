@@ -57,7 +57,7 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
                 if made[0] is not None and texts[0] is None and job.now is None:
                     sweep = at  # a new record removes lapsed ones
             job.stands = job.error is not None or not changes
-        self._database.commit(changes, sweep)
+        self._database.write(changes, sweep)
 
     def _step(self, job: StepJob | PairJob, texts: list[object], at: int) -> list[Change | None]:
         """Do a job on one record or two; None: it changed nothing."""
