@@ -103,9 +103,8 @@ def _no_store_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty `memory://` before each test, which could otherwise find a queue of another test."""
-    monkeypatch.setattr(queues, "_PROCESS", {})
-    monkeypatch.setattr(tasks, "_PROCESS", {})
-    monkeypatch.setattr(ledgers, "_PROCESS", {})
+    for kept in (queues._PROCESS, tasks._PROCESS, ledgers._PROCESS):
+        monkeypatch.setattr(kept, "_kept", {})
 
 
 @contextmanager

@@ -19,16 +19,7 @@ from intervalq.rules import (
     Resume,
     State,
 )
-from simulation.facts import (
-    Facts,
-    Grant,
-    Miss,
-    ObservedJob,
-    Refusal,
-    Start,
-    Violation,
-    Warned,
-)
+from simulation.facts import Facts, Grant, Miss, ObservedJob, Refusal, Start, Violation, Warned
 from simulation.loop import Process
 from simulation.plans import PlannedJob
 from simulation.trace import Trace

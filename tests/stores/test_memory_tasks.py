@@ -86,7 +86,7 @@ def test_a_child_finds_the_lock_free() -> None:
     with store._tasks.lock:
         child = os.fork()
         if not child:
-            free = store._tasks.lock.acquire(blocking=False) and module._LOCK.acquire(blocking=False)
+            free = store._tasks.lock.acquire(blocking=False) and module._PROCESS._lock.acquire(blocking=False)
             os._exit(0 if free else 1)
     end = time.monotonic() + 20
     while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):

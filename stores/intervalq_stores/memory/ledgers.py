@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Final
 
 from intervalq.ledger.rules import Answer, Command, Pages, apply
 from intervalq.store import shown_url, wall_clock
+from intervalq_stores.memory._process import ByName
 
 
 class _Ledgers:
@@ -25,21 +25,12 @@ class _Ledgers:
                 del self.pages[name]
         return sorted(self.pages)
 
-
-_PROCESS: Final[dict[str, _Ledgers]] = {}
-_LOCK = threading.Lock()
-
-
-def _forked() -> None:
-    """Replace the lock in a child, where its holder doesn't exist."""
-    global _LOCK  # noqa: PLW0603 - the parent's may be held for ever
-    _LOCK = threading.Lock()
-    for ledgers in _PROCESS.values():
-        ledgers.lock = threading.Lock()
+    def forked(self) -> None:
+        """See `Kept.forked`."""
+        self.lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+_PROCESS: Final = ByName(_Ledgers)
 
 
 class MemoryLedgerStore:
@@ -51,11 +42,7 @@ class MemoryLedgerStore:
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)
         self._clock = clock or wall_clock
-        if clock is not None:
-            self._ledgers = _Ledgers()
-            return
-        with _LOCK:
-            self._ledgers = _PROCESS.setdefault(self.url.partition("://")[2].strip("/"), _Ledgers())
+        self._ledgers = _PROCESS.behind(self.url) if clock is None else _Ledgers()
 
     async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
         """See `LedgerStore.apply`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State, lapses, settle
 from intervalq.store import DocumentStore, PairStep, Step, T, shown_url, wall_clock
 from intervalq_stores._files.worker_thread import call_soon
+from intervalq_stores.memory._process import ByName
 
 
 @dataclass(slots=True)
@@ -47,21 +47,12 @@ class _Records:
         else:
             self.states[queue] = after
 
-
-_PROCESS: Final[dict[str, _Records]] = {}
-_LOCK = threading.Lock()
-
-
-def _forked() -> None:
-    """Replace the locks in a child, where their holders don't exist."""
-    global _LOCK  # noqa: PLW0603 - the parent's may be held for ever
-    _LOCK = threading.Lock()
-    for records in _PROCESS.values():
-        records.lock = threading.Lock()
+    def forked(self) -> None:
+        """See `Kept.forked`."""
+        self.lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forked)
+_PROCESS: Final = ByName(_Records)
 
 
 class MemoryStore(DocumentStore):
@@ -70,11 +61,7 @@ class MemoryStore(DocumentStore):
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)
         self._clock = clock or wall_clock
-        if clock is not None:
-            self._records = _Records()
-            return
-        with _LOCK:
-            self._records = _PROCESS.setdefault(self.url.partition("://")[2].strip("/"), _Records())
+        self._records = _PROCESS.behind(self.url) if clock is None else _Records()
 
     async def update(self, queue: str, step: Step[T], now: int | None) -> T:
         """See `DocumentStore.update`."""

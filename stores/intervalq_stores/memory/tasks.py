@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -29,6 +28,7 @@ from intervalq.tasks.rules import (
 )
 from intervalq_stores._files.worker_thread import call_soon
 from intervalq_stores._waiters import Waiters
+from intervalq_stores.memory._process import ByName
 from intervalq_stores.memory._task_table import MemoryTable
 
 A = TypeVar("A")
@@ -111,25 +111,16 @@ class _Tasks:
             if sum(wake() for wake in self.listening[session]):
                 return
 
-
-_PROCESS: Final[dict[str, _Tasks]] = {}
-_LOCK = threading.Lock()
-
-
-def _forked() -> None:
-    """Replace the locks in a child, where their holders don't exist, and forget listeners."""
-    global _LOCK  # noqa: PLW0603 - the parent's may be held for ever
-    _LOCK = threading.Lock()
-    for tasks in _PROCESS.values():
-        tasks.lock = threading.Lock()
-        tasks.waiters = Waiters()
-        tasks.idle.clear()
-        tasks.listening.clear()
-        tasks.cancelled.clear()
+    def forked(self) -> None:
+        """See `Kept.forked`; listeners are forgotten."""
+        self.lock = threading.Lock()
+        self.waiters = Waiters()
+        self.idle.clear()
+        self.listening.clear()
+        self.cancelled.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+_PROCESS: Final = ByName(_Tasks)
 
 
 class MemoryTaskStore:
@@ -143,11 +134,7 @@ class MemoryTaskStore:
     def __init__(self, url: str = "memory://", *, clock: Callable[[], int] | None = None) -> None:
         self.url = shown_url(url)
         self._clock = clock or wall_clock
-        if clock is not None:
-            self._tasks = _Tasks()
-            return
-        with _LOCK:
-            self._tasks = _PROCESS.setdefault(self.url.partition("://")[2].strip("/"), _Tasks())
+        self._tasks = _PROCESS.behind(self.url) if clock is None else _Tasks()
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         """See `TaskStore.apply`."""
