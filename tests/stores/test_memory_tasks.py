@@ -83,7 +83,7 @@ async def test_what_was_renewed_often_takes_no_room() -> None:
 def test_a_child_finds_the_lock_free() -> None:
     name = secrets.token_hex(4)
     store = MemoryTaskStore(f"memory://{name}")
-    with store._tasks.lock:
+    with module._PROCESS._lock, store._tasks.lock:
         child = os.fork()
         if not child:
             free = store._tasks.lock.acquire(blocking=False) and module._PROCESS._lock.acquire(blocking=False)
