@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from types import NoneType
 from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -57,6 +57,29 @@ class Shape(Generic[T]):
             if type(value) not in {shape[place] for shape in self._fit}:
                 return f"{self._name(made)} has {name!r} of type {type(value).__name__}"
         return f"{self._name(made)} is broken"
+
+
+_SHAPES: Final[dict[type, Shape[Any]]] = {}
+
+
+def shaped(what: str) -> Callable[[type[T]], type[T]]:
+    """Let `sound` check named tuples of the decorated type; in errors, one is `what` and its first field."""
+
+    def add(kind: type[T]) -> type[T]:
+        _SHAPES[kind] = Shape(kind, what)
+        return kind
+
+    return add
+
+
+def sound(made: T) -> T:
+    """Check a value that a store has read, and return it unchanged.
+
+    Raises:
+        BadRecord: a field has a wrong type or is out of range.
+    """
+    found: T = _SHAPES[type(made)].check(made)
+    return found
 
 
 def typed(kind: type[V], value: object, what: str) -> V:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
+from intervalq._spec.shape import shaped
+
 Stage: TypeAlias = Literal["claimed", "started", "done", "failed"]
 """The stage of a row: held by a process, perhaps called, ended with a value, or ended with an error."""
 
@@ -11,6 +13,7 @@ Shown: TypeAlias = Literal["claimed", "started", "unknown", "free", "done", "fai
 """The state of a row as shown to users: `unknown` was started, and `free` only claimed, by a dead process."""
 
 
+@shaped("a row that is")
 class Row(NamedTuple):
     """A stored row of a ledger."""
 
@@ -25,6 +28,7 @@ class Row(NamedTuple):
     """When it reached this stage, in microseconds on the store's clock."""
 
 
+@shaped("row")
 class Seen(NamedTuple):
     """A row in a listing."""
 

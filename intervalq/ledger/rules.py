@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol
 
-from intervalq._spec.shape import Shape, typed
+from intervalq._spec.shape import sound, typed
 from intervalq.ledger._commands import (
     Answer,
     Beat,
@@ -83,21 +83,6 @@ MAX_VALUE: Final = 1 << 20
 """The longest value of a row, in bytes of UTF-8."""
 
 _DONE: Final = ("done", "failed")
-
-
-T = TypeVar("T", Row, Seen)
-
-_SHAPES: Final[dict[type, Shape[Any]]] = {Row: Shape(Row, "a row that is"), Seen: Shape(Seen, "row")}
-
-
-def sound(made: T) -> T:
-    """Check a value that a store has read, and return it unchanged.
-
-    Raises:
-        BadRecord: a field has a wrong type or is out of range.
-    """
-    found: T = _SHAPES[type(made)].check(made)
-    return found
 
 
 @dataclass(slots=True)

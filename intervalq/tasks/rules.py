@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from intervalq._spec.shape import typed
+from intervalq._spec.shape import sound, typed
 from intervalq.tasks._spec.checks import check, check_inboxes, named, new_inserts
 from intervalq.tasks._spec.commands import (
     Acquire,
@@ -55,7 +55,6 @@ from intervalq.tasks._spec.row import (
     QueueStats,
     Row,
     Session,
-    sound,
 )
 from intervalq.tasks._spec.table import Table
 from intervalq.tasks._spec.transitions import begun, cancelled, changed, claimed, freed, given_back, rest

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from intervalq._spec.shape import Shape
+from intervalq._spec.shape import shaped
 from intervalq.tasks._spec.ids import PLAIN
 
 SECOND: Final = 1_000_000
@@ -13,6 +13,7 @@ COUNTED: Final = 10_000
 """The number of tasks of one state in a queue above which a store may estimate."""
 
 
+@shaped("task")
 class Row(NamedTuple):
     """A task as a store keeps it. Times are whole microseconds since 1970, on the store's clock."""
 
@@ -81,6 +82,7 @@ class Row(NamedTuple):
         return self.session is not None and (self.until is None or self.until > now)
 
 
+@shaped("session")
 class Session(NamedTuple):
     """A worker process, as a store knows it."""
 
@@ -96,6 +98,7 @@ class Session(NamedTuple):
     """The time of its last sign of life."""
 
 
+@shaped("the dedupe key of queue")
 class Mark(NamedTuple):
     """A `dedupe_key` that is taken in a queue."""
 
@@ -107,6 +110,7 @@ class Mark(NamedTuple):
     """When it is free again; None: its task still exists."""
 
 
+@shaped("lock")
 class LockRow(NamedTuple):
     """An exclusive lock that somebody holds, has let expire, or has released."""
 
@@ -121,6 +125,7 @@ class LockRow(NamedTuple):
     """After how many microseconds it expires unless it is refreshed."""
 
 
+@shaped("outcome")
 class OutcomeRow(NamedTuple):
     """An outcome as a store keeps it. Times are whole microseconds since 1970, on the store's clock."""
 
@@ -148,6 +153,7 @@ class OutcomeRow(NamedTuple):
     """Until when it is kept."""
 
 
+@shaped("queue")
 class QueueStats(NamedTuple):
     """The numbers of a queue's tasks by state.
 
@@ -169,25 +175,3 @@ class QueueStats(NamedTuple):
     """The highest number of claims of one task: if it grows, a task may be killing its workers."""
     exact: bool = True
     """False: the numbers above 10,000 are estimates, and so is `size`."""
-
-
-T = TypeVar("T", Row, Session, Mark, LockRow, OutcomeRow, QueueStats)
-
-_SHAPES: Final[dict[type, Shape[Any]]] = {
-    Row: Shape(Row, "task"),
-    Session: Shape(Session, "session"),
-    Mark: Shape(Mark, "the dedupe key of queue"),
-    LockRow: Shape(LockRow, "lock"),
-    OutcomeRow: Shape(OutcomeRow, "outcome"),
-    QueueStats: Shape(QueueStats, "queue"),
-}
-
-
-def sound(made: T) -> T:
-    """Check a value that a store has read, and return it unchanged.
-
-    Raises:
-        BadRecord: a field has a wrong type or is out of range.
-    """
-    found: T = _SHAPES[type(made)].check(made)
-    return found
