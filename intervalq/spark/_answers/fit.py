@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from intervalq.errors import short
+from intervalq.spark._answers.kept import of_numpy
 
 Fit: TypeAlias = Callable[[Any], Any]
 
@@ -53,8 +54,8 @@ def _or_none(fit: Fit) -> Fit:
         try:
             return fit(value)
         except Unfit:
-            if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-                return fit(value.tolist())
+            if (plain := of_numpy(value)) is not None:
+                return fit(plain)
             raise
 
     return fit_or_none
@@ -172,7 +173,7 @@ def _unicode(convert: Callable[[], object]) -> object:
     try:
         return convert()
     except UnicodeError as error:
-        raise Unfit(f"it is not valid text: {error.reason if hasattr(error, 'reason') else error}") from None
+        raise Unfit(f"it is not valid text: {error}") from None
 
 
 def _binary(value: object) -> bytes:

@@ -52,9 +52,15 @@ def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
     for kind, name, write in _WRITERS:
         if isinstance(value, kind):
             return {name: write(value)}
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return written_answer(value.tolist())
+    if (plain := of_numpy(value)) is not None:
+        return written_answer(plain)
     raise TypeError(f"a {type(value).__name__} can't be kept")
+
+
+def of_numpy(value: object) -> object:
+    """The Python value of a NumPy scalar or array; None: it is something else."""
+    convert = getattr(value, "tolist", None)
+    return convert() if type(value).__module__ == "numpy" and callable(convert) else None
 
 
 def read_answer(value: Any) -> Any:  # noqa: ANN401 - any JSON, any answer
