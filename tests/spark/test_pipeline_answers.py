@@ -113,7 +113,7 @@ def test_the_commonest_reason_is_seen_while_it_runs(tmp_path: Path) -> None:
     )
     assert sample.at(12) == "RuntimeError: no #", "it is not read again at once"
     look = Look(
-        rows=20, done=1, failed=12, in_flight=0, waiting=7, used=1, possible=1, rate=1, left=7, held=False,
+        rows=20, done=1, failed=12, in_flight=0, waiting=7, used=1, possible=1, rate=1, left=7, is_held=False,
         reason=sample.at(12),
     )  # fmt: skip
     assert "12 errors (most: RuntimeError: no #)" in words(look)
