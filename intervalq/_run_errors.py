@@ -19,7 +19,7 @@ class BadResult(IntervalqError, ValueError):
 class TooManyFailures(IntervalqError):
     """A task was stopped because its rows failed for one reason; no further row is called.
 
-    `reason` is that of the newest one, with what differs from row to row left out, and `key` is its row.
+    `key` is the newest of these rows, and `reason` is its error. `unfit`: it had an answer, which doesn't fit.
     """
 
     def __init__(self, run: str, key: str, reason: str, count: int, *, unfit: bool) -> None:

@@ -39,7 +39,8 @@ def _parts(settings: Settings) -> dict[str, str]:
     own, common = settings.limits[: settings.own], settings.limits[settings.own :]
     for what, some in (("limits", common), ("each", own)):
         listed = sorted([limits.text(limit) for limit in some])
-        parts[what] = f"{what}={listed}" if some else f"no limits in {what}=" if some is own else f"no {what}"
+        nothing = "no limits in each=" if what == "each" else "no limits"
+        parts[what] = f"{what}={listed}" if some else nothing
     return parts
 
 
