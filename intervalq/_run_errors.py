@@ -19,7 +19,7 @@ class BadResult(IntervalqError, ValueError):
 class TooManyFailures(IntervalqError):
     """A task was stopped because its rows failed for one reason; no further row is called.
 
-    `key` is the newest of these rows, and `reason` is its error. `unfit`: it had an answer, which doesn't fit.
+    `key` is the newest of these rows, and `reason` is its error. `unfit`: its answer doesn't fit the schema.
     """
 
     def __init__(self, run: str, key: str, reason: str, count: int, *, unfit: bool) -> None:

@@ -36,7 +36,7 @@ def settle(state: State, now: int) -> State:
             state = resumed(state, end)
     if state.error and state.error_until <= now:
         state = replace(state, error=0, error_until=0)
-    if 0 < state.held_until <= now:
+    if state.held_until and state.held_until <= now:
         state = replace(state, held_until=0)
     if state.running:
         running = {ticket: until for ticket, until in state.running.items() if until > now}

@@ -24,6 +24,7 @@ from intervalq.rules import (
     Inspect,
     Limit,
     Settings,
+    Slot,
     State,
 )
 from intervalq.store import Pairing, Store, open_store
@@ -148,10 +149,11 @@ async def test_keys_under_one_rate_go_on_and_both_records_have_the_names_of_toda
     own, common = (State.from_dict(RECORDS[name]) for name in ("keys:ada", "keys"))
     settings = Settings(SECOND // 10, limits=common.settings.limits)
     known = Common(record="keys", settings=settings, own_pace=True, generation="c")
-    command = Advance(generation="g", take=1, reach=SECOND, units=((1, 1),))
+    slots = (Slot(own.ticket, own.due),)
+    command = Advance(generation="g", slots=slots, take=1, reach=SECOND, units=((1, 1),))
     _, _, expected = keyed.apply_keyed(own, common, command, known, NOW + 2 * SECOND)
     assert await store.apply_keyed("keys:ada", command, known, NOW + 2 * SECOND) == expected
-    assert expected.answer.begun, "so the common record is written, too"
+    assert expected.answer.granted, "so the common record is written, too"
     for name in ("keys:ada", "keys"):
         assert not {*RENAMED} & {*kept(name)}
 
