@@ -25,7 +25,10 @@ class TooManyFailures(IntervalqError):
     def __init__(self, run: str, key: str, reason: str, count: int, *, unfit: bool) -> None:
         self.run, self.key, self.reason, self.count, self.unfit = run, key, reason, count, unfit
         row = f"row {short(key)}: " if key else ""
+        what = "had answers that don't fit" if unfit else "failed one after the other for one reason"
         remedy = "mend the cause and run it again"
+        if run:
+            remedy += f", after `intervalq ledger forget {run} --failed`, which lets them be called again"
         if unfit and run:
             remedy = (
                 f"the answers are kept in run {run!r}, so with a mended schema they aren't called again; if "
@@ -33,10 +36,7 @@ class TooManyFailures(IntervalqError):
             )
         elif unfit:
             remedy = "mend the schema or the function (with key= and run=, answers would be kept)"
-        super().__init__(
-            f"{count} rows failed one after the other for one reason, so no more are called: {row}{reason}; "
-            f"{remedy}"
-        )
+        super().__init__(f"{count} rows {what}, so no more are called: {row}{reason}; {remedy}")
 
 
 class RunChanged(IntervalqError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, TypeAlias
@@ -18,12 +19,13 @@ import pyarrow as pa
 from pyarrow import types
 
 from intervalq.errors import short
-from intervalq.spark._answers.kept import of_numpy
+from intervalq.spark._answers.kept import LISTS, is_missing, of_numpy
 
 Fit: TypeAlias = Callable[[Any], Any]
 
 _WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
+_BELOW_MICROSECONDS: Final = re.compile(r"\.[0-9]{6}[0-9]*[1-9]", re.ASCII)
 _EXACT: Final = Context(prec=100)
 _MAX_FLOAT32: Final = 3.4028234663852886e38
 
@@ -49,7 +51,7 @@ def _fitter(kind: pa.DataType) -> Fit:
 
 def _or_none(fit: Fit) -> Fit:
     def fit_or_none(value: object) -> object:
-        if value is None:
+        if value is None or is_missing(value):
             return None
         try:
             return fit(value)
@@ -93,7 +95,8 @@ def _whole(least: int, most: int) -> Fit:
         else:
             raise _wrong(value, "a whole number")
         if not least <= found <= most:
-            raise Unfit(f"{short(found)} is not between {least} and {most}")
+            shown = found if found.bit_length() < 128 else "it"
+            raise Unfit(f"{shown} is not between {least} and {most}")
         return found
 
     return fit
@@ -145,8 +148,13 @@ def _float(value: object) -> float:
 
 def _float32(value: object) -> float:
     found = _float(value)
-    if math.isfinite(found) and abs(found) > _MAX_FLOAT32:
+    if not math.isfinite(found):
+        return found
+    if abs(found) > _MAX_FLOAT32:
         raise Unfit(f"{short(value)} is too large for a float")
+    (nearest,) = struct.unpack("f", struct.pack("f", found))
+    if (found and not nearest) or (not isinstance(value, float) and nearest != found):
+        raise Unfit(f"{short(value)} has more digits than a float keeps")
     return found
 
 
@@ -169,7 +177,7 @@ def _text(value: object) -> str:
     raise _wrong(value, "text")
 
 
-def _unicode(convert: Callable[[], object]) -> object:
+def _unicode(convert: Callable[[], Any]) -> Any:  # noqa: ANN401 - text or bytes
     try:
         return convert()
     except UnicodeError as error:
@@ -180,7 +188,7 @@ def _binary(value: object) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str):
-        return bytes(value, "utf-8")
+        return bytes(_unicode(value.encode))
     raise _wrong(value, "bytes")
 
 
@@ -210,7 +218,7 @@ def _local(value: object) -> dt.datetime:
     found = _from_iso(dt.datetime, value)
     if not isinstance(found, dt.datetime):
         raise _wrong(value, "a datetime")
-    if isinstance(value, str) and found.tzinfo is not None:
+    if found.tzinfo is not None:
         raise Unfit(f"{short(value)} has an offset, and the column has no zone")
     return found
 
@@ -219,6 +227,8 @@ def _from_iso(kind: type[dt.date | dt.datetime], value: object) -> object:
     """The date or datetime of an ISO 8601 text; other values as they are."""
     if not isinstance(value, str):
         return value
+    if _BELOW_MICROSECONDS.search(value):
+        raise Unfit(f"{short(value)} is more exact than a microsecond")
     try:
         return kind.fromisoformat(value)
     except ValueError:
@@ -227,6 +237,8 @@ def _from_iso(kind: type[dt.date | dt.datetime], value: object) -> object:
 
 def _duration(value: object) -> dt.timedelta:
     if isinstance(value, dt.timedelta):
+        if abs(value // dt.timedelta(microseconds=1)) >= 2**63:
+            raise Unfit(f"{short(value)} is longer than 2^63 microseconds")
         return value
     raise _wrong(value, "a timedelta")
 
@@ -237,9 +249,10 @@ def _nothing(value: object) -> None:
 
 def _list(item: Fit) -> Fit:
     def fit(values: object) -> list[Any]:
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        plain = values if isinstance(values, LISTS) else of_numpy(values)
+        if not isinstance(plain, LISTS):
             raise _wrong(values, "a list")
-        return [item(value) for value in values]
+        return [item(value) for value in plain]
 
     return fit
 

@@ -24,6 +24,9 @@ _WRITERS: Final[list[tuple[type | tuple[type, ...], str, Callable[[Any], Any]]]]
 ]
 """Types that JSON doesn't have; a datetime is a date, too, so it comes first."""
 
+LISTS: Final = (list, tuple, set, frozenset, range)
+"""Types whose values count as lists."""
+
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "$float": float,
     "$decimal": Decimal,
@@ -47,14 +50,21 @@ def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
         return _written_scalar(value)
     if isinstance(value, Mapping):
         return _written_map(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, LISTS):
         return [written_answer(item) for item in value]
+    if is_missing(value):
+        return None
     for kind, name, write in _WRITERS:
         if isinstance(value, kind):
             return {name: write(value)}
     if (plain := of_numpy(value)) is not None:
         return written_answer(plain)
     raise TypeError(f"a {type(value).__name__} can't be kept")
+
+
+def is_missing(value: object) -> bool:
+    """Whether it is the date that stands for none in pandas (NaT), which is not equal to itself."""
+    return isinstance(value, dt.date) and value != value  # noqa: PLR0124 - that is how it is known
 
 
 def of_numpy(value: object) -> object:

@@ -37,6 +37,7 @@ class Job:
     codec: Codec | None = field(repr=False)
     again: bool
     replay: bool
+    canary: bool
     raises: bool
     stop_after: int | None
     concurrency: int

@@ -107,14 +107,15 @@ class Claims:
     async def claim(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
         """Claim rows; the verdicts also tell about those that others have or had.
 
-        Rows that failed with another version of the function are claimed as if they hadn't been called.
+        Rows that failed with another version of the function are claimed as if they hadn't been called; not
+        with at most once, because another task may be calling them with this version.
         """
         command = Claim(self._session, self._expiry, keys, started=self._again, again=self._again)
         verdicts = (await self._apply(command)).verdicts
         outdated = [
             key
             for key, verdict in zip(keys, verdicts, strict=True)
-            if verdict.kind == "known" and verdict.failed and self._is_outdated(key, verdict.value)
+            if self._again and verdict.failed and self._is_outdated(key, verdict.value)
         ]
         if not outdated:
             return verdicts
@@ -159,6 +160,18 @@ class Claims:
             await anyio.sleep(pause)
             pause = min(2 * pause, _LOOK_AGAIN[1])
 
+    async def has_results(self) -> bool:
+        """Whether a row of this run has a result."""
+        summary = (await self._apply(Count())).summary
+        return summary is not None and summary.done > 0
+
+    def failed(self, key: str, stamp: Stamp, answer: object, error: str) -> str:
+        """The text of a row that failed; without its answer, if that is too large together with the error."""
+        try:
+            return self.written(key, stamp, answer=answer, error=error)
+        except BadResult:
+            return self.written(key, stamp, error=error)
+
     def written(self, key: str, stamp: Stamp, *, answer: object = NO_ANSWER, error: str | None = None) -> str:
         """The text of a row's end: what its call returned, or its error, or both if the answer doesn't fit.
 
@@ -171,7 +184,12 @@ class Claims:
         data["log"] = list(stamp)
         if error is not None:
             data["error"] = error
-        text = encoded(self._job.codec, json.dumps(data, separators=(",", ":"), ensure_ascii=False))
+        try:
+            plain = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+            plain.isascii() or plain.encode()
+        except UnicodeEncodeError:  # half of a pair of surrogates, as of a text that was cut off
+            plain = json.dumps(data, separators=(",", ":"))
+        text = encoded(self._job.codec, plain)
         if len(text) > MAX_VALUE // 4 and len(text.encode()) > MAX_VALUE:
             raise BadResult(
                 key,
@@ -209,7 +227,9 @@ class Claims:
         return found
 
     def _is_outdated(self, key: str, text: str) -> bool:
-        return self._data(key, text).get("version") != self._job.version
+        data = self._data(key, text)
+        is_replayed = self._job.replay and "answer" in data
+        return data.get("version") != self._job.version and not is_replayed
 
     def _written(self, key: str, answer: object) -> dict[str, Any]:
         try:

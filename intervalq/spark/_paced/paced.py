@@ -39,6 +39,7 @@ def paced(
     stop_after: int | None = None,
     version: str | None = None,
     replay: bool = False,
+    canary: bool = True,
     retries: int | None = None,
     setup: Callable[[], Any] | None = None,
     order_by: str | None = None,
@@ -86,13 +87,15 @@ def paced(
             `"column"`: its columns are null, and the log's `error` says why.
         stop_after: with `errors="column"`, how many rows in a row of one task may fail for one reason (equal
             but for numbers and quoted text) before the task fails with it, and the job with the task; 1 to
-            1,000,000. None: any number. In any case a task stops if its first two answers don't fit the
-            schema.
+            1,000,000. None: any number.
         version: a name for this version of the function, as of a queue; None: unnamed. Rows that failed with
             another version are called again.
         replay: whether answers that a ledger kept for another schema, or from another version, are fitted to
             this schema, without a call. Otherwise they are refused with `RunChanged`, except that answers
             which didn't fit are always tried again.
+        canary: whether each Python worker calls one row at a time until an answer has fitted the schema, and
+            stops after two that don't, if no other row of the run has a result. So a wrong schema costs a
+            few calls. False: call as many rows as fit, whatever they answer.
         retries: further attempts of a row within the task, each in a slot of its own. None: the queue's.
         setup: creates `ctx.http` once for each Python worker; its result may be awaitable, and may be a
             context manager. None: an `aiohttp.ClientSession` at first use.
@@ -126,6 +129,7 @@ def paced(
         stop_after=stop_after,
         version=version,
         replay=replay,
+        canary=canary,
         retries=retries,
         setup=setup,
         flush_rows=flush_rows,

@@ -278,12 +278,22 @@ class Flow:
 
     async def _in_turn(self, row: Row) -> None:
         """Call a row: beside others, or alone until the first answer has been seen to fit."""
-        if not self._trial.is_open:
+        if not self._trial.is_open or self._trial.doubt is not None:
             async with self._alone:
+                await self._heed_doubt()
                 if not self._trial.is_open:
                     await self._row(row)
+                    await self._heed_doubt()
                     return
         await self._row(row)
+
+    async def _heed_doubt(self) -> None:
+        """Stop the task if its answers don't fit, and no other answer of this run does."""
+        if (stop := self._trial.doubt) is not None:
+            if self._claims is not None and await self._claims.has_results():
+                self._trial.fitted()
+            else:
+                self.fail(stop)
 
     async def _row(self, row: Row) -> None:
         job = self._job
@@ -381,7 +391,7 @@ class Flow:
             return
         # If a task fails, another one calls the row, except with at most once, and if there is an answer.
         if not self._job.raises or self._claims.marks or answer is not NO_ANSWER:
-            text = self._claims.written(row.key, stamp, answer=answer, error=end.error)
+            text = self._claims.failed(row.key, stamp, answer, end.error or "")
             if self._job.raises:
                 await self._claims.record(row.key, text, failed=True)
             else:

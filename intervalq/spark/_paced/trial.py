@@ -18,8 +18,11 @@ MASKS: Final = ((r"'[^']*'|\"[^\"]*\"", "…"), (r"\b[0-9A-Fa-f-]*[0-9][0-9A-Fa-
 
 MAX_REASON: Final = 200
 
-_proven: Final[set[tuple[str, str, str]]] = set()
-"""Runs, schemas and functions of which this process has seen an answer that fitted."""
+UNFIT: Final = f"{BadResult.__name__}: "
+"""How the error of a row begins whose answer doesn't fit."""
+
+_proven: Final[set[tuple[str, str, str, str]]] = set()
+"""Runs, schemas, functions and their versions of which this process has seen an answer that fitted."""
 
 
 def reason_of(error: str) -> str:
@@ -35,32 +38,41 @@ class Trial:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._name = (job.run, job.schema, job.function_name)
+        self._name = (job.run, job.schema, job.function_name, job.version or "")
+        self._has_fitted = not job.canary or self._name in _proven
         self._ended = 0
         self._unfit = 0
         self._reason = ""
         self._count = 0
-        self.is_open = self._name in _proven
+        self._newest = ("", "")
+        self.is_open = self._has_fitted
         """Whether rows may be called at the same time."""
 
+    @property
+    def doubt(self) -> TooManyFailures | None:
+        """The error that stops the task, unless an answer of this run has fitted elsewhere; None: go on."""
+        if self._has_fitted or self._unfit < _TRIED:
+            return None
+        return TooManyFailures(self._job.run, *self._newest, self._unfit, unfit=True)
+
     def fitted(self) -> None:
-        """Note a row with a result."""
+        """Note an answer that fits."""
         self._reason, self._count = "", 0
-        if not self.is_open:
-            self.is_open = True
+        if not self._has_fitted:
+            self._has_fitted = self.is_open = True
             _proven.add(self._name)
 
     def failed(self, key: str, error: str) -> TooManyFailures | None:
-        """Note a row without a result; returns the error that stops the task, if this was one too many."""
-        unfit = error.startswith(f"{BadResult.__name__}: ")
+        """Note a row without a result; returns the error that stops the task, if `stop_after` says so."""
+        unfit = error.startswith(UNFIT)
         reason = reason_of(error)
         self._count = self._count + 1 if reason == self._reason else 1
         self._reason = reason
         self._ended += 1
-        self._unfit += unfit
+        if unfit:
+            self._unfit += 1
+            self._newest = key, error
         most = self._job.stop_after
-        if not self.is_open and self._unfit >= _TRIED:
-            return TooManyFailures(self._job.run, key, error, self._unfit, unfit=True)
         if most is not None and self._count >= most:
             return TooManyFailures(self._job.run, key, error, self._count, unfit=unfit)
         if self._ended - self._unfit >= _TRIED:

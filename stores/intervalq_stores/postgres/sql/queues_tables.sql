@@ -114,6 +114,7 @@ drop function if exists intervalq._set_back_for(intervalq.queues, jsonb, bigint,
 drop function if exists intervalq._set_back(intervalq.queues, bigint);
 drop function if exists intervalq._bring_back(intervalq.queues, jsonb);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb);
+drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb, jsonb);
 drop function if exists intervalq._waited(intervalq.queues, bigint);
 drop function if exists intervalq._layout_of(intervalq._limit[]);
 drop function if exists intervalq._expiry(bigint, bigint, bigint, bigint, bigint, bigint);
