@@ -66,9 +66,9 @@ BUGS: Final = {
     "what is settled of a key's limits counts twice": Bug(118, fixed, "settle", _settled_twice),
     "it is settled in the cell behind": Bug(199, fixed, "fixed_cell", _settled_elsewhere),
     "it is settled in the order of the common limits": Bug(6, store, "of_key", _in_wrong_order),
-    "units stay behind when the clock is set back": Bug(11, windows, "set_back", lambda state, *_: state),
+    "units stay behind when the clock is set back": Bug(17, windows, "set_back", lambda state, *_: state),
     "granted slots stay behind when they come again": Bug(
-        30, keyed, "_waiting", lambda state, length, again, current: _WAITING(state, length, (), 0)
+        101, keyed, "_waiting", lambda state, length, again, current: _WAITING(state, length, (), 0)
     ),
     "another common tolerance changes nothing": Bug(
         59, keyed, "_with_settings", lambda state, settings: replace(state, settings=settings)

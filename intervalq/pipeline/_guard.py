@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 from uuid import uuid4
+
+import pyarrow as pa
 
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq._timing.heartbeat import Heartbeat
@@ -18,6 +20,8 @@ from intervalq.ledger.rules import Answer, Beat, Cancel, Command, Count, Drop, L
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.pipeline._spec import Spec
 from intervalq.pipeline._watch import Watch
+from intervalq.spark._answers.fit import Unfit, fitter
+from intervalq.spark._answers.kept import read_answer
 
 R = TypeVar("R")
 
@@ -76,13 +80,14 @@ class Guard:
         """Cancel the run, so that no further call begins."""
         self._apply(Cancel())
 
-    def forget(self) -> None:
+    def forget(self, *, has_unfit: bool) -> None:
         """Remove the rows of the ledger, because their results are published.
 
-        Answers that didn't fit stay, because another schema may take them without a call.
+        Answers that didn't fit stay, because another schema may take them without a call. `has_unfit`:
+        whether there may be some; otherwise rows needn't be read.
         """
         summary = self._apply(Count()).summary
-        if summary is not None and summary.failed:
+        if has_unfit and summary is not None and summary.failed:
             self._call(self._removed, lambda row: row.state != "failed" or "answer" not in row.value)
         else:
             self._apply(Drop())
@@ -93,8 +98,23 @@ class Guard:
         self._call(self._removed, lambda row: row.state == "failed" and "answer" not in row.value)
 
     def forget_unfit(self, schema: str) -> None:
-        """Remove rows whose answer didn't fit this schema, so that this run calls them."""
-        self._call(self._removed, lambda row: row.state == "failed" and row.value.get("schema") == schema)
+        """Remove rows whose answer doesn't fit this schema, as DDL, so that this run calls them."""
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - takes a moment
+        from pyspark.sql.types import StructType  # noqa: PLC0415
+
+        given = cast("StructType", StructType.fromDDL(schema))
+        fit = fitter(pa.struct(list(to_arrow_schema(given, timezone="UTC"))))
+
+        def is_unfit(row: LedgerRow) -> bool:
+            if row.state != "failed" or "answer" not in row.value:
+                return False
+            try:
+                fit(read_answer(row.value["answer"]))
+            except Unfit:
+                return True
+            return False
+
+        self._call(self._removed, is_unfit)
 
     async def _removed(self, is_gone: Callable[[LedgerRow], bool]) -> None:
         async with Ledger(self._name, self._url) as ledger:

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from intervalq.pipeline._reasons import reasons_in
 from intervalq.pipeline._requests import PRINT, REASON
 from intervalq.pipeline._watch import Published
+from intervalq.spark._paced.trial import UNFIT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -61,6 +62,7 @@ def _counted(work: DataFrame, one: Pass) -> Published:
         work.groupBy(REASON, _has_failed().alias("bad"))
         .agg(
             F.count(F.lit(1)).alias("rows"),
+            F.sum(F.when(log.error.startswith(UNFIT), 1).otherwise(0)).alias("unfit"),
             F.sum(F.when(~log.replayed, log.calls).otherwise(0)).alias("calls"),
             F.sum(F.when(log.replayed, 1).otherwise(0)).alias("replayed"),
             F.min(F.when(~log.replayed, log.started)).alias("first"),
@@ -77,6 +79,7 @@ def _counted(work: DataFrame, one: Pass) -> Published:
         id=one.id,
         results=sum(group.rows for group in called if not group.bad),
         failed=failed,
+        unfit=sum(group.unfit for group in called),
         reasons=reasons_in(work.where(~_of_input() & _has_failed())) if failed else (),
         rejected={group[REASON]: group.rows for group in groups if group[REASON] is not None},
         calls=sum(group.calls for group in called),

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _MAX_REASONS: Final = 10
 _MAX_ROWS: Final = 20_000
-"""The most rows of a ledger that are read to find the reasons of some."""
+_MAX_SIZE: Final = 1 << 23
+"""The most rows of a ledger that are read to find the reasons of some, and their size in characters."""
 
 _AGAIN: Final = 5.0
 """Seconds between two of these readings."""
@@ -66,14 +67,14 @@ class Sample:
 
     async def _read(self) -> str | None:
         counts = Counter[str]()
-        read = 0
+        read = size = 0
         async with Ledger(self._run, self._store) as ledger:
             try:
                 async for row in ledger.rows():
-                    read += 1
+                    read, size = read + 1, size + len(row.json)
                     if row.state == "failed":
                         counts[reason_of(row.value["error"])] += 1
-                    if read >= _MAX_ROWS:
+                    if read >= _MAX_ROWS or size >= _MAX_SIZE:
                         break
             except LedgerNotFound:
                 return None

@@ -24,7 +24,6 @@ from intervalq.pipeline._requests import PRINT, REASON, Requests, first_line, re
 from intervalq.pipeline._watch import Looks, Outcome, Published, Watch
 from intervalq.spark._paced.paced import paced
 from intervalq.spark._paced.progress import progress, seen
-from intervalq.spark._paced.validate import schema_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,8 +69,8 @@ def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | Non
     return found, write_report(layout, found, {"pipeline": spec.name})
 
 
-def stage_of(spec: Spec) -> Transform:
-    """The Spark stage that makes the calls; this also lets `paced` check the spec.
+def stage_of(spec: Spec, *, canary: bool = True) -> Transform:
+    """The Spark stage that makes the calls; this also lets `paced` check the spec. `canary`: see `paced`.
 
     Raises:
         InvalidOption: `paced` refuses something.
@@ -94,6 +93,7 @@ def stage_of(spec: Spec) -> Transform:
             stop_after=call.stop_after,
             version=call.version,
             replay=call.replay,
+            canary=canary,
             retries=call.retries,
             setup=None if call.setup is None else call.setup.call,
         )
@@ -120,14 +120,13 @@ class _Run:
 
     def run(self) -> Outcome:
         """Do the whole run, or as much as is possible until it is stopped."""
-        stage = stage_of(self._spec)
+        # Where results are published, the schema is known to fit, and odd rows may be all that is left.
+        stage = stage_of(self._spec, canary=not self._layout.has("results"))
         self._check_schema()
         self._interval = self._pace()
         with Guard(self._spec, self._watch) as guard:
             if not self._recover(guard):
-                guard.forget_unfit(
-                    schema_hash(cast("StructType", StructType.fromDDL(self._spec.call.schema)))
-                )
+                guard.forget_unfit(self._spec.call.schema)
             found = requests(self._spark, self._spec, self._layout)
             to_call, before, same, rejected = tally(found.counts())
             outcome = Outcome(
@@ -277,11 +276,11 @@ class _Run:
     def _publish(self, guard: Guard, one: Pass) -> None:
         self._passes.append(publish(self._spark, self._spec, self._layout, one, self._interval))
         self._layout.mark_published(one.id)
-        self._end(guard, one)
+        self._end(guard, one, has_unfit=self._passes[-1].unfit > 0)
 
-    def _end(self, guard: Guard, one: Pass) -> None:
+    def _end(self, guard: Guard, one: Pass, *, has_unfit: bool = True) -> None:
         """Forget what is published."""
-        guard.forget()
+        guard.forget(has_unfit=has_unfit)
         self._layout.remove(one.id)
 
     def _judged(self, outcome: Outcome) -> Outcome:

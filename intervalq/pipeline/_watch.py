@@ -91,6 +91,8 @@ class Published:
     results: int
     failed: int
     """Rows whose last call failed: they are among the rejects, and are called again by the next run."""
+    unfit: int
+    """Those of them whose answer doesn't fit the schema: the ledger keeps it."""
     reasons: tuple[dict[str, Any], ...]
     """Why rows failed, the commonest reasons first: `reason`, `rows`, and an example's `key` and `error`."""
     rejected: dict[str, int]

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped] # it has no types
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -95,7 +96,8 @@ class Colour(enum.StrEnum):
 @pytest.mark.parametrize(
     ("answer", "back"),
     [((1, 2), [1, 2]), (Colour.RED, "red"), ({Colour.RED: 1}, {"red": 1}), (np.int64(3), 3),
-     (np.ones(2), [1.0, 1.0]), (bytearray(b"x"), b"x"), ({(1, 2): 3}, {(1, 2): 3})],
+     (np.ones(2), [1.0, 1.0]), (range(2), [0, 1]), (pd.NaT, None),
+     (bytearray(b"x"), b"x"), ({(1, 2): 3}, {(1, 2): 3})],
 )  # fmt: skip
 def test_answers_of_other_types(answer: object, back: object) -> None:
     found = read_answer(json.loads(json.dumps(written_answer(answer))))
@@ -135,6 +137,9 @@ FITS: list[tuple[object, pa.DataType, object]] = [
         dt.datetime(2026, 11, 27, 5, tzinfo=dt.UTC).replace(tzinfo=None),
     ),
     ((1, 2.0), pa.list_(pa.int64()), [1, 2]),
+    (np.ones(2, np.float32), pa.list_(pa.float32()), [1.0, 1.0]),
+    (pd.NaT, pa.timestamp("us", "UTC"), None),
+    (pd.NaT, pa.date32(), None),
     ({"a": 1}, pa.struct([("a", pa.int64()), ("b", pa.int64())]), {"a": 1, "b": None}),
     ({"k": 2.0}, pa.map_(pa.string(), pa.int64()), [("k", 2)]),
 ]
@@ -157,6 +162,13 @@ UNFIT: list[tuple[object, pa.DataType, str]] = [
     ("\ud800", pa.string(), "not valid text"),
     (b"\xff", pa.string(), "not valid text"),
     (5, pa.binary(), "not bytes"),
+    ("\ud800", pa.binary(), "not valid text"),
+    (16_777_217, pa.float32(), "more digits"),
+    (1e-60, pa.float32(), "more digits"),
+    ("2026-11-27T05:00:00.1234567Z", pa.timestamp("us", "UTC"), "more exact"),
+    (dt.datetime(2026, 11, 27, tzinfo=dt.UTC), pa.timestamp("us"), "no zone"),
+    (dt.timedelta.max, pa.duration("us"), "longer than"),
+    (2**200, pa.int64(), "not between"),
     (dt.datetime(2026, 11, 27, 5, tzinfo=dt.UTC), pa.date32(), "time of day"),
     ("27.11.2026", pa.date32(), "ISO 8601"),
     (0, pa.date32(), "not a date"),

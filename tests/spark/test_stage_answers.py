@@ -7,15 +7,17 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from pyspark.sql.types import DecimalType, IntegerType, StructField, StructType
+from pyspark.sql.types import DecimalType, IntegerType, StringType, StructField, StructType
 
 from intervalq.errors import BadResult, InvalidOption, RowFailed, RunChanged, TooManyFailures
-from intervalq.ledger.rules import Ended, Look, Record
+from intervalq.ledger.rules import MAX_VALUE, Ended, Look, Record
 from intervalq.spark import CallContext
+from intervalq.spark._paced import trial
 from spark.stages import ask, batches, staged
 
 MONEY = StructType([StructField("price", DecimalType(10, 2))])
 WIDE = StructType([StructField("price", DecimalType(20, 6))])
+GIVES_PRICE = StructType([StructField("price", StringType())])
 COUNTED = StructType([StructField("price", IntegerType())])
 
 
@@ -150,6 +152,55 @@ def test_stop_after_failures_for_one_reason(options: dict[str, Any]) -> None:
     with pytest.raises(TooManyFailures):
         list(staged(down, batches(range(25)), MONEY, **options))
     assert set(calls.values()) == {1}, "kept failures stop it without a call"
+
+
+def test_odd_rows_at_the_head_of_a_worker_are_data_if_others_have_results(options: dict[str, Any]) -> None:
+    async def priced(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        return {"price": "n/a" if row["id"] >= 50 else 1}
+
+    options |= {"errors": "column"}
+    list(staged(priced, batches(range(10)), MONEY, **options))
+    trial._proven.clear()  # as in another Python worker
+    rows = list(staged(priced, batches(range(50, 60)), MONEY, **options))
+    assert all("'n/a' is a str" in row["_iq"]["error"] for row in rows)
+    trial._proven.clear()
+    assert len(list(staged(priced, batches(range(50, 60)), MONEY, **options))) == 10
+    without = {"ledger": None, "errors": "column"}
+    with pytest.raises(TooManyFailures, match="2 rows had answers that don't fit"):
+        list(staged(priced, batches(range(50, 60)), WIDE, **without))
+    assert len(list(staged(priced, batches(range(50, 60)), WIDE, canary=False, **without))) == 10
+
+
+def test_unfit_answers_after_other_failures_stop_a_task(options: dict[str, Any]) -> None:
+    async def slow(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        calls[row["id"]] += 1
+        if row["id"] < 2:
+            raise TimeoutError
+        return {"price": "n/a"}
+
+    calls: Counter[int] = Counter()
+    with pytest.raises(TooManyFailures):
+        list(staged(slow, batches(range(200)), MONEY, errors="column", concurrency=1, **options))
+    assert len(calls) < 6
+
+
+@pytest.mark.parametrize("text", ["cut \ud83d", "\udc00"])
+def test_a_text_with_half_a_pair_is_kept(options: dict[str, Any], text: str) -> None:
+    prices = Prices(text)
+    for _ in range(2):
+        (row,) = staged(prices, batches([0]), GIVES_PRICE, errors="column", **options)
+        assert "not valid text" in row["_iq"]["error"]
+    assert prices.of == {0: 1}
+    (kept,) = ask(options["ledger"], Look()).rows
+    assert json.loads(kept.value)["answer"] == {"price": text}
+
+
+def test_a_large_answer_that_does_not_fit_is_an_error_of_its_row(options: dict[str, Any]) -> None:
+    prices = Prices("x" * (MAX_VALUE - 120))
+    for _ in range(2):
+        (row,) = staged(prices, batches([0]), MONEY, errors="column", **options)
+        assert "not a number" in row["_iq"]["error"]
+    assert prices.of == {0: 1}
 
 
 def test_an_answer_of_a_type_that_can_not_be_kept(options: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import anyio
 from anyio import to_thread
 
 from intervalq import IntervalQueue
+from intervalq._queue.options import Cost
 from intervalq.errors import BadResult
 from intervalq.spark._answers.fit import Unfit, fitter
 from intervalq.spark._paced.context import BlockingContext, CallContext, Client
@@ -21,6 +22,7 @@ class Caller:
     def __init__(self, job: Job) -> None:
         self._function = job.function
         self._blocks = job.blocks
+        self._cost = job.cost
         self._columns = job.columns
         self._fits = {field.name: fitter(field.type) for field in job.columns}
         self._threads = anyio.CapacityLimiter(job.concurrency) if job.blocks else None
@@ -36,6 +38,16 @@ class Caller:
         return await to_thread.run_sync(
             self._function, row, context, limiter=self._threads, abandon_on_cancel=True
         )
+
+    def cost(self, row: dict[str, Any], queue: IntervalQueue | None) -> Cost:
+        """What a row's call takes. Raises what the user's function raises, or if that is never allowed."""
+        cost = self._cost
+        if not callable(cost):
+            return cost  # checked on the driver
+        taken = cost(row)
+        if queue is not None:
+            queue._plan(cost=taken)
+        return taken
 
     def checked(self, key: str, value: object) -> dict[str, Any]:
         """An answer as values of the schema's columns.

@@ -38,6 +38,7 @@ from intervalq.spark._answers.earlier import reader
 from intervalq.spark._answers.kept import read_answer, written_answer
 from intervalq.spark._paced.handoff import Stamp
 from intervalq.spark._paced.job import Job
+from intervalq.spark._paced.trial import UNFIT
 
 A = TypeVar("A")
 
@@ -217,10 +218,13 @@ class Claims:
                 raise RunChanged(self._run, key, f"from another version of the function, {there}")
             if data["schema"] != self._job.schema:
                 raise RunChanged(self._run, key, f"for another schema, of {', '.join(self._names(data))}")
+        return self._fitted(key, stamp, data["answer"])
+
+    def _fitted(self, key: str, stamp: Stamp, answer: object) -> End:
         try:
-            return End(self._fits(key, read_answer(data["answer"])), stamp, None)
+            return End(self._fits(key, read_answer(answer)), stamp, None)
         except BadResult as unfit:
-            return End(None, stamp, f"BadResult: {unfit}")
+            return End(None, stamp, f"{UNFIT}{unfit}")
 
     def _data(self, key: str, text: str) -> dict[str, Any]:
         found: dict[str, Any] = read(self._job.codec, text, f"row {short(key)} of ledger {self._run!r}")
@@ -228,8 +232,11 @@ class Claims:
 
     def _is_outdated(self, key: str, text: str) -> bool:
         data = self._data(key, text)
-        is_replayed = self._job.replay and "answer" in data
-        return data.get("version") != self._job.version and not is_replayed
+        if data.get("version") == self._job.version:
+            return False
+        if self._job.replay and "answer" in data:
+            return self._fitted(key, Stamp(), data["answer"]).error is not None
+        return True
 
     def _written(self, key: str, answer: object) -> dict[str, Any]:
         try:

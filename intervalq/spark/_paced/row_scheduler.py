@@ -16,7 +16,6 @@ import anyio
 
 from intervalq import IntervalQueue
 from intervalq._queue.attempts import settle_by
-from intervalq._queue.options import Cost
 from intervalq._queue.slot import Slot
 from intervalq._timing.backoff import backoff
 from intervalq._timing.retry_after import requested_wait
@@ -299,7 +298,7 @@ class Flow:
         job = self._job
         context = self._caller.context(job.run, row.key, self._queue, self._client)
         try:
-            cost = self._cost(row)
+            cost = self._caller.cost(row.data, self._queue)
         except Exception as wrong:  # noqa: BLE001 - the row's outcome
             await self._failed(row, wrong, Stamp(), NO_ANSWER)
             return
@@ -330,15 +329,6 @@ class Flow:
             if not asked:  # a cool-down is pause enough
                 with anyio.move_on_after(backoff(context.attempt, job.backoff)):
                     await self._stop.wait()
-
-    def _cost(self, row: Row) -> Cost:
-        cost = self._job.cost
-        if not callable(cost):
-            return cost  # checked on the driver
-        taken = cost(row.data)
-        if self._queue is not None:
-            self._queue._plan(cost=taken)
-        return taken
 
     async def _try(
         self, row: Row, context: CallContext, slot: Slot | None = None

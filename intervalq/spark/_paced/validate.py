@@ -55,8 +55,6 @@ def job_maker(
     ours = None if queue is None else _of_tasks(queue)
     url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
     _check_store(url)
-    if ours is not None:
-        _check_store(ours._options.store_url)  # noqa: SLF001 - as above
     return _maker(
         function,
         setup,
@@ -117,6 +115,7 @@ def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
     """The same queue for a task, with one ticket at a time, so that 1,000 tasks hold 1,000 slots."""
     if queue._has_own_store:
         raise InvalidOption(f"{queue!r} has a store object, which can't be pickled: give the queue a URL")
+    _check_store(queue._options.store_url)  # noqa: SLF001 - its own package
     return queue._like(replace(queue._options, lookahead=1))  # noqa: SLF001 - its own package
 
 
