@@ -187,7 +187,8 @@ class Claims:
             data["error"] = error
         try:
             plain = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-            plain.isascii() or plain.encode()
+            if not plain.isascii():
+                plain.encode()
         except UnicodeEncodeError:  # half of a pair of surrogates, as of a text that was cut off
             plain = json.dumps(data, separators=(",", ":"))
         text = encoded(self._job.codec, plain)
