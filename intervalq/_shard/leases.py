@@ -132,7 +132,6 @@ class Leases:
     async def _tell(self) -> None:
         """Send what there is to report, and decide when to do so again."""
         ended, running = tuple(sorted(self._ended)), tuple(sorted(self.running))
-        sent = self._clock.now()
         try:
             await self._send(Finish(ended=ended, running=running, lease=LEASE))
         except Exception as error:  # noqa: BLE001 - after any error, jobs that run must keep their leases
@@ -140,4 +139,4 @@ class Leases:
             self._at = self._clock.now() + _AGAIN
         else:
             self._ended.difference_update(ended)
-            self._at = sent + (0 if self._ended else _RENEWED)  # the leases run from then, at the latest
+            self._at = self._clock.now() + (0 if self._ended else _RENEWED)
