@@ -356,5 +356,5 @@ def test_options_that_make_no_sense_are_refused() -> None:
         with pytest.raises(InvalidOption, match="with a claim, or with a list"):
             tasks.worker("q")(function)
     right: list[Any] = [print, partial(two, more=1)]
-    for function in right:
-        assert tasks.worker("q", batch=1)(function) is function
+    for number, function in enumerate(right):
+        assert tasks.worker(f"q{number}", batch=1)(function) is function
