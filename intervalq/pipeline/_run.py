@@ -120,7 +120,7 @@ class _Run:
 
     def run(self) -> Outcome:
         """Do the whole run, or as much as is possible until it is stopped."""
-        # Where results are published, the schema is known to fit, and odd rows may be all that is left.
+        # Where results are published, answers have fitted before, and odd rows may be all that is left.
         stage = stage_of(self._spec, canary=not self._layout.has("results"))
         self._check_schema()
         self._interval = self._pace()
