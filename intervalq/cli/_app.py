@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     "top": "_admin.top:top",
     "tasks": "_tasks.command:tasks",
     "work": "_work.command:work",
+    "serve": "_serve.command:serve",
     "ledger": "_ledger.command:ledger",
     "pipeline": "_pipeline.command:pipeline",
     "doctor": "_doctor.command:doctor",

@@ -1,0 +1,111 @@
+"""`intervalq serve`: a store of tasks for clients in other languages, until a signal ends it."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import anyio
+import click
+from anyio.abc import TaskStatus
+
+from intervalq._show import as_json, seconds, warn
+from intervalq._spec import parse
+from intervalq.cli._options import examples
+from intervalq.cli._tasks.command import tasks_store_option
+from intervalq.cli._work.worker import heard
+from intervalq.errors import InvalidOption
+from intervalq.service import Addresses
+from intervalq.service import serve as serve_
+
+_NONE: Final = "none"
+
+
+@click.command(
+    epilog=examples(
+        "intervalq serve --store ./app.db",
+        "intervalq serve --store redis://127.0.0.1:6379/0 --http none",
+    )
+)
+@tasks_store_option
+@click.option(
+    "--grpc",
+    default="127.0.0.1:37706",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the gRPC service listens; port 0: any that is free; none: no such service.",
+)
+@click.option(
+    "--http",
+    default="127.0.0.1:9100",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The same for the HTTP/JSON service.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Listen on addresses of other machines' reach, too, without encryption and without authorization: "
+    "whoever reaches them may read, change and delete every task.",
+)
+@click.option(
+    "--grace",
+    default="10s",
+    show_default=True,
+    metavar="D",
+    help="How long running requests may go on after the first signal.",
+)
+@click.option("--json", "as_json_", is_flag=True, help="Print the addresses as a JSON object.")
+def serve(
+    *, store: str | None, grpc: str, http: str, insecure: bool, grace: str, as_json_: bool
+) -> None:
+    """Serve a store of durable tasks to EntroQ's clients, in any language.
+
+    The service speaks EntroQ's gRPC and HTTP/JSON; it keeps nothing itself, so any number of them may serve
+    one store. Once it is ready, it prints its addresses on standard output.
+
+    After SIGTERM or Ctrl-C it accepts no more requests; claims that wait end at once, and the other requests
+    may end. A second signal ends the service at once. The exit code is 0; 1 if the store can't be used; 2 for
+    wrong use, or if an address can't be had; 128 plus the signal's number after a second signal.
+    """
+    if grpc == http == _NONE:
+        raise InvalidOption("give --grpc or --http an address: with none of them, there is nothing to serve")
+    patience = parse.duration(grace, what="grace") / 1e6
+
+    async def run() -> None:
+        async with anyio.create_task_group() as group:
+            scope = anyio.CancelScope()
+
+            async def heed() -> None:
+                with anyio.open_signal_receiver(*heard()) as signals:
+                    async for number in signals:
+                        if scope.cancel_called:
+                            os._exit(128 + number)  # the service keeps nothing that could be lost
+                        scope.cancel()
+                        warn(f"stopping: requests may go on for {seconds(patience)}; a second signal ends them")
+
+            async def served(*, task_status: TaskStatus[Addresses]) -> None:
+                with scope:
+                    await serve_(
+                        store,
+                        grpc=None if grpc == _NONE else grpc,
+                        http=None if http == _NONE else http,
+                        insecure=insecure,
+                        grace=patience,
+                        task_status=task_status,
+                    )
+                group.cancel_scope.cancel()
+
+            group.start_soon(heed)
+            _say(await group.start(served), as_json_=as_json_)
+
+    anyio.run(run)
+
+
+def _say(addresses: Addresses, *, as_json_: bool) -> None:
+    if as_json_:
+        click.echo(as_json({"grpc": addresses.grpc, "http": addresses.http}))
+        return
+    for what, address in (("gRPC", addresses.grpc), ("HTTP/JSON", addresses.http)):
+        if address is not None:
+            click.echo(f"{what} at {address}")

@@ -1,0 +1,20 @@
+"""The service: the verbs of a store for clients in every language, in protocols that have clients already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from intervalq._lazy import lazy_names
+
+__all__ = ["Addresses", "serve"]
+
+if TYPE_CHECKING:
+    from intervalq.service._serve import Addresses, serve
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {"Addresses": "_serve", "serve": "_serve"},
+        needs={"grpc", "grpc_health", "grpc_reflection", "google", "starlette", "uvicorn"},
+        what="intervalq.service",
+        extra="service",
+    )

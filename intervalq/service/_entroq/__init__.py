@@ -1,0 +1,1 @@
+"""EntroQ's protocol, so that its published clients work with any store of tasks."""

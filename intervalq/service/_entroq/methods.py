@@ -1,0 +1,52 @@
+"""The methods of the protocol: their messages, their verbs, and where HTTP has them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from intervalq.service._entroq import entroq_pb2 as pb
+from intervalq.service._entroq.verbs import Verbs
+
+NAME: Final = "api.EntroQ"
+"""The name of the gRPC service."""
+
+
+class Method(NamedTuple):
+    """A method with one answer."""
+
+    name: str
+    request: type[Message]
+    response: type[Message]
+    verb: Callable[[Verbs, Any], Awaitable[Message]]
+    http: tuple[str, str]
+    """The method and path of its HTTP/JSON twin."""
+
+
+UNARY: Final = (
+    Method("TryClaim", pb.ClaimRequest, pb.ClaimResponse, Verbs.try_claim, ("POST", "/api/v0/claim")),
+    Method("Claim", pb.ClaimRequest, pb.ClaimResponse, Verbs.claim, ("POST", "/api/v0/claim/wait")),
+    Method("Modify", pb.ModifyRequest, pb.ModifyResponse, Verbs.modify, ("POST", "/api/v0/modify")),
+    Method("Tasks", pb.TasksRequest, pb.TasksResponse, Verbs.tasks, ("GET", "/api/v0/tasks")),
+    Method("Queues", pb.QueuesRequest, pb.QueuesResponse, Verbs.queues, ("GET", "/api/v0/queues")),
+    Method(
+        "QueueStats", pb.QueuesRequest, pb.QueuesResponse, Verbs.queue_stats, ("GET", "/api/v0/queues/stats")
+    ),
+    Method("Time", pb.TimeRequest, pb.TimeResponse, Verbs.time, ("GET", "/api/v0/time")),
+    Method("Docs", pb.DocsRequest, pb.DocsResponse, Verbs.docs, ("GET", "/api/v0/docs")),
+    Method(
+        "ClaimDocs", pb.ClaimDocsRequest, pb.ClaimDocsResponse, Verbs.claim_docs, ("POST", "/api/v0/docs/claim")
+    ),
+    Method(
+        "NamespaceStats",
+        pb.NamespacesRequest,
+        pb.NamespacesResponse,
+        Verbs.namespace_stats,
+        ("GET", "/api/v0/namespaces/stats"),
+    ),
+)
+
+STREAM_TASKS: Final[Callable[[Verbs, Any], AsyncIterator[Message]]] = Verbs.stream_tasks
+"""The one method whose answer is a stream: `StreamTasks`, and GET /api/v0/tasks/stream."""

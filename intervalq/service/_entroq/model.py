@@ -1,0 +1,105 @@
+"""Tasks of a store in the terms of the protocol, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Value
+
+from intervalq.service._entroq import entroq_pb2 as pb
+from intervalq.service._entroq.claimants import claimant_of
+from intervalq.service._refusal import Code, Refusal
+from intervalq.tasks._claim.values import encode
+from intervalq.tasks.rules import QueueStats, Row
+
+MILLISECOND: Final = 1_000
+_DEEPEST: Final = 100
+_EXACT: Final = 2**53
+"""Up to here the protocol's numbers are exact."""
+
+
+def task_of(row: Row, *, claimant: str | None = None, value: bool = True) -> pb.Task:
+    """A task as the protocol shows it.
+
+    Args:
+        row: the task as the store has it.
+        claimant: shown as its claimant; None: who has claimed it.
+        value: False: without its value.
+    """
+    ready = row.at if row.session is None or row.until is None else row.until
+    return pb.Task(
+        queue=row.queue,
+        id=row.id,
+        version=row.version,
+        at_ms=ready // MILLISECOND,
+        claimant_id=claimant_of(row) if claimant is None else claimant,
+        value=value_of(row.json) if value else None,
+        created_ms=row.created // MILLISECOND,
+        modified_ms=row.modified // MILLISECOND,
+        claims=row.claims,
+        attempt=row.attempt,
+        err=row.error,
+    )
+
+
+def value_of(text: str) -> Value:
+    """JSON text as a message. Whole numbers above 2**53 lose their last digits: the protocol has no others."""
+    return json_format.Parse(text, Value(), max_recursion_depth=2 * _DEEPEST + 10)
+
+
+def json_of(value: Value) -> str:
+    """A message as JSON text, for a task. A value that isn't set is null.
+
+    Raises:
+        Refusal: it is nested too deep, or has a number that JSON doesn't have.
+        InvalidTask: it is too long.
+    """
+    if not value.WhichOneof("kind"):
+        return "null"
+    try:
+        return encode(whole(json_format.MessageToDict(value)))
+    except (json_format.Error, RecursionError) as error:
+        raise Refusal(Code.INVALID_ARGUMENT, f"a value can't be written as JSON: {error}") from error
+
+
+def whole(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """JSON whose whole numbers are written as such: the protocol's numbers all have a fraction."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+    if isinstance(value, list):
+        return [whole(one) for one in value]
+    return {name: whole(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def at_of(ms: int) -> int | None:
+    """An instant of the protocol in microseconds; None: now.
+
+    Raises:
+        Refusal: it is out of range.
+    """
+    if ms <= 0:
+        return None
+    if ms >= 2**53 // MILLISECOND:
+        raise Refusal(Code.INVALID_ARGUMENT, f"at_ms={ms} is out of range: give milliseconds since 1970")
+    return ms * MILLISECOND
+
+
+def stats_of(queue: QueueStats) -> pb.QueueStats:
+    """The numbers of a queue."""
+    return pb.QueueStats(
+        name=queue.name,
+        num_tasks=queue.size,
+        num_claimed=queue.claimed,
+        num_available=queue.ready,
+        max_claims=queue.most_claims,
+        num_future=queue.size - queue.claimed - queue.ready,
+    )
+
+
+def detail(kind: pb.ActionType, ids: Sequence[str], asked: dict[str, pb.TaskID]) -> list[pb.ModifyDep]:
+    """The parts of a request that can't be done, as details of the error."""
+    return [pb.ModifyDep(type=kind, id=asked.get(one, pb.TaskID(id=one))) for one in ids]
+
+

@@ -1,0 +1,174 @@
+"""EntroQ over HTTP/JSON: the same messages, in the JSON that protocol buffers define."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import anyio
+from google.protobuf import json_format
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from intervalq.errors import IntervalqError
+from intervalq.service._entroq import entroq_pb2 as pb
+from intervalq.service._entroq.methods import STREAM_TASKS, UNARY, Method
+from intervalq.service._entroq.model import whole
+from intervalq.service._entroq.verbs import Verbs
+from intervalq.service._http import body_of
+from intervalq.service._refusal import Code, Refusal, refusal
+
+_PROTOCOLS: Final = {"entroq-protocol": "1, 2"}
+"""The versions of the protocol that are served, as clients ask for them."""
+
+
+def routes(verbs: Verbs) -> list[Route]:
+    """The routes of all methods."""
+    unary = [
+        Route(method.http[1], _endpoint(verbs, method), methods=[method.http[0]], name=method.name)
+        for method in UNARY
+    ]
+    stream = Route("/api/v0/tasks/stream", _stream(verbs), methods=["GET"], name="StreamTasks")
+    return [*unary, stream]
+
+
+def _endpoint(verbs: Verbs, method: Method) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            message = await _message(request, method.request)
+            return _shown(await _while_connected(request, method.verb(verbs, message)))
+        except (Refusal, IntervalqError) as error:
+            return _refused(error)
+
+    return answer
+
+
+def _stream(verbs: Verbs) -> Callable[[Request], Awaitable[Response]]:
+    """Tasks as lines of JSON, one a task."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            message = await _message(request, pb.TasksRequest)
+            tasks = STREAM_TASKS(verbs, message)
+            first = [one async for one in _some(tasks, 1)]  # so that a refusal is an answer of its own
+        except (Refusal, IntervalqError) as error:
+            return _refused(error)
+
+        async def lines() -> AsyncIterator[str]:
+            for one in first:
+                yield json.dumps({"result": _dict(one)}) + "\n"
+            async for one in tasks:
+                yield json.dumps({"result": _dict(one)}) + "\n"
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson", headers=_PROTOCOLS)
+
+    return answer
+
+
+async def _some(messages: AsyncIterator[Message], most: int) -> AsyncIterator[Message]:
+    for _ in range(most):
+        try:
+            yield await anext(messages)
+        except StopAsyncIteration:
+            return
+
+
+async def _while_connected(request: Request, verb: Awaitable[Message]) -> Message:
+    """Await a verb; if the client goes away meanwhile, its request is cancelled."""
+    answer: list[Message] = []
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        failure: Refusal | IntervalqError | None = None
+        try:
+            answer.append(await verb)
+        except (Refusal, IntervalqError) as error:
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not answer:
+        raise Refusal(Code.DEADLINE_EXCEEDED, "the client has gone")
+    return answer[0]
+
+
+async def _message(request: Request, kind: type[Message]) -> Message:
+    """What a client asks: the JSON of a body, or the fields of a query.
+
+    Raises:
+        Refusal: it is no such message.
+    """
+    message = kind()
+    try:
+        if request.method == "GET":
+            _fill(message, request.query_params.multi_items())
+        else:
+            json_format.ParseDict(json.loads(await body_of(request) or b"{}"), message)
+    except (json_format.Error, ValueError, RecursionError) as error:
+        raise Refusal(Code.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.name}: {error}") from error
+    return message
+
+
+def _fill(message: Message, items: list[tuple[str, str]]) -> None:
+    """Set the fields that a query names; `query.limit` is a field of a field."""
+    fields: dict[str, Any] = {}
+    for name, value in items:
+        *outer, last = name.split(".")
+        inner, descriptor = fields, message.DESCRIPTOR
+        for one in outer:
+            field = _field(descriptor, one)
+            if field.message_type is None:
+                raise ValueError(f"{name} is no field")
+            inner, descriptor = inner.setdefault(one, {}), field.message_type
+        field = _field(descriptor, last)
+        if field.message_type is not None:
+            raise ValueError(f"{name} has fields of its own")
+        one = value == "true" if field.type == FieldDescriptor.TYPE_BOOL else value
+        if field.is_repeated:
+            inner.setdefault(last, []).append(one)
+        else:
+            inner[last] = one
+    json_format.ParseDict(fields, message)
+
+
+def _field(descriptor: Any, name: str) -> FieldDescriptor:  # noqa: ANN401 - Descriptor has two implementations
+    for field in descriptor.fields:
+        if name in (field.name, field.json_name):
+            assert isinstance(field, FieldDescriptor)
+            return field
+    raise ValueError(f"there is no field {name!r}")
+
+
+def _shown(message: Message) -> Response:
+    return JSONResponse(_dict(message), headers=_PROTOCOLS)
+
+
+def _dict(message: Message) -> dict[str, Any]:
+    shown: dict[str, Any] = whole(json_format.MessageToDict(message, always_print_fields_with_no_presence=True))
+    return shown
+
+
+def _refused(error: Refusal | IntervalqError) -> Response:
+    refused = error if isinstance(error, Refusal) else refusal(error)
+    details = []
+    for detail in refused.details:
+        packed = AnyMessage()
+        packed.Pack(detail)
+        # Fields that are empty are left out, but an action whose number is 0 has its name, too.
+        details.append({**json_format.MessageToDict(packed), **_dict_of_kind(detail)})
+    body = {"code": refused.code.number, "message": refused.message, "details": details}
+    return JSONResponse(body, status_code=refused.code.http, headers=_PROTOCOLS)
+
+
+def _dict_of_kind(detail: Message) -> dict[str, str]:
+    return {"type": pb.ActionType.Name(detail.type)} if isinstance(detail, pb.ModifyDep) else {}

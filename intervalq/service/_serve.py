@@ -1,0 +1,213 @@
+"""The life of a service: its servers start, say that they are healthy, and end after their last answers."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, NamedTuple
+
+import anyio
+import grpc.aio
+import uvicorn
+from anyio.abc import TaskStatus
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from intervalq._queue.options import Duration, wait_of
+from intervalq.errors import InvalidOption, short
+from intervalq.service._entroq import over_grpc, over_http
+from intervalq.service._entroq.methods import NAME
+from intervalq.service._entroq.verbs import Verbs
+from intervalq.service._http import MAX_BYTES
+from intervalq.tasks.store import TaskStore, checked_task_store, open_task_store
+
+
+class Addresses(NamedTuple):
+    """Where a service listens, as `host:port`; None: not at all."""
+
+    grpc: str | None
+    http: str | None
+
+
+class Place(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """`host:port`, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_NOBODY: Final = anyio.TASK_STATUS_IGNORED
+
+
+async def serve(
+    store: str | TaskStore | None = None,
+    *,
+    grpc: str | None = "127.0.0.1:37706",
+    http: str | None = "127.0.0.1:9100",
+    insecure: bool = False,
+    grace: Duration = 10,
+    task_status: TaskStatus[Addresses] = _NOBODY,
+) -> None:
+    """Serve a store of tasks to EntroQ's clients, until cancelled.
+
+    The service keeps nothing itself: any number of them may serve one store, and a client may go on with
+    another. With port 0 the system chooses a free one.
+
+    Args:
+        store: the URL of a store of tasks, or the store; None: as for `Tasks`.
+        grpc: the address of the gRPC service, as `host:port`; None: no such service.
+        http: the address of the HTTP/JSON service; None: no such service.
+        insecure: listen on other addresses than this machine's own, too. There is no encryption and no
+            authorization: whoever reaches such an address may read, change and delete every task.
+        grace: how long running requests may go on after the end has begun. Claims that wait end at once.
+        task_status: told the addresses once the service is ready (`await group.start(serve, url)`).
+
+    Raises:
+        InvalidOption: an address is malformed, can't be had, or needs `insecure`.
+        UnknownStore, StoreError: the store can't be used.
+    """
+    seconds = wait_of(grace) or 0.0
+    places = [None if address is None else _place(address, insecure) for address in (grpc, http)]
+    tasks = open_task_store(store) if store is None or isinstance(store, str) else checked_task_store(store)
+    verbs = Verbs(tasks)
+    try:
+        async with (
+            _waiting(verbs),
+            _grpc(verbs, places[0], seconds) as grpc_address,
+            _http(verbs, places[1], seconds) as http_address,
+        ):
+            task_status.started(Addresses(grpc_address, http_address))
+            await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await tasks.aclose()
+
+
+@asynccontextmanager
+async def _waiting(verbs: Verbs) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as group:
+        await group.start(verbs.waiting.run)
+        yield
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _grpc(verbs: Verbs, place: Place | None, grace: float) -> AsyncIterator[str | None]:
+    if place is None:
+        yield None
+        return
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", MAX_BYTES),
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_concurrent_streams", 10_000),
+        ]
+    )
+    server.add_generic_rpc_handlers((over_grpc.handler(verbs),))
+    checks = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    reflection.enable_server_reflection((NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        port = server.add_insecure_port(str(place))
+    except RuntimeError as error:
+        raise InvalidOption(f"can't listen at {place}: is another program there?") from error
+    await server.start()
+    for name in ("", NAME):
+        await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        yield str(Place(place.host, port))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await checks.enter_graceful_shutdown()
+            verbs.waiting.close()
+            await server.stop(grace)
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the program that runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def _http(verbs: Verbs, place: Place | None, grace: float) -> AsyncIterator[str | None]:
+    if place is None:
+        yield None
+        return
+    app = Starlette(routes=[*over_http.routes(verbs), Route("/healthz", _healthy, methods=["GET"])])
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=max(1, round(grace))
+    )
+    server = _Server(config)
+    with _bound(place) as bound:
+        async with anyio.create_task_group() as group:
+
+            async def run() -> None:
+                with anyio.CancelScope(shield=True):
+                    await server.serve(sockets=[bound])
+
+            group.start_soon(run)
+            while not server.started:
+                await anyio.sleep(0.01)
+            try:
+                yield str(Place(place.host, bound.getsockname()[1]))
+            finally:
+                verbs.waiting.close()
+                server.should_exit = True
+
+
+async def _healthy(request: Request) -> Response:
+    del request
+    return PlainTextResponse("ok\n")
+
+
+def _place(address: str, insecure: bool) -> Place:
+    """Where to listen.
+
+    Raises:
+        InvalidOption: see `serve`.
+    """
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
+        raise InvalidOption(f"{short(address)} is no address: give host:port, for example 127.0.0.1:9100")
+    if not insecure and not _is_here(host):
+        raise InvalidOption(
+            f"{short(address)} can be reached from other machines, and the service has neither encryption nor "
+            "authorization: give insecure=True if something in front of it has"
+        )
+    return Place(host, int(port))
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _bound(place: Place) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((place.host, place.port))
+        except OSError as error:
+            raise InvalidOption(f"can't listen at {place}: {error.strerror or error}") from error
+        yield bound

@@ -1,0 +1,119 @@
+"""EntroQ over HTTP/JSON: its own published client and worker, and what a client may get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import httpx
+import pytest
+from entroq import (
+    DependencyError,
+    EntroQWorker,
+    InvalidArgumentError,
+    Modification,
+    MoveError,
+    Task,
+    TaskData,
+)
+from entroq.json import EntroQJSON
+
+from intervalq.service import Addresses
+
+
+@pytest.fixture
+async def published(service: Addresses) -> AsyncIterator[EntroQJSON]:
+    """The client that EntroQ's authors publish."""
+    async with EntroQJSON(f"http://{service.http}") as client:
+        yield client
+
+
+@pytest.fixture
+async def plain(service: Addresses) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://{service.http}/api/v0") as client:
+        yield client
+
+
+async def test_the_published_client_inserts_claims_renews_and_deletes(
+    published: EntroQJSON, queue: str
+) -> None:
+    value = {"text": "ä", "numbers": [1, 2.5], "nothing": None}
+    made = await published.modify(Modification(Modification.inserting(TaskData(queue, value=value))))
+    assert [one.version for one in made.tasks_inserted] == [0]
+    assert [(one["name"], one["num_tasks"]) for one in await published.queues(queue)] == [(queue, 1)]
+    task = await published.try_claim(queue)
+    assert task is not None
+    assert (task.value, task.claims, task.claimant) == (value, 1, published.claimant_id)
+    assert await published.try_claim(queue) is None
+    renewed = (await published.modify(Modification(Modification.arriving(task, 600)))).tasks_changed[0]
+    assert (renewed.version, renewed.value) == (task.version + 1, value)
+    assert 550 < (renewed.at - await published.time()).total_seconds() < 650
+    with pytest.raises(DependencyError) as unmet:
+        await published.modify(Modification(Modification.deleting(task)))
+    assert [one.id for one in unmet.value.deletes] == [task.id]
+    await published.modify(Modification(Modification.deleting(renewed)))
+    assert await published.tasks(queue) == []
+
+
+async def test_a_published_worker_does_all_tasks(published: EntroQJSON, queue: str) -> None:
+    """Each is done once; one that can't be done is moved to the queue of errors."""
+    inserts = [Modification.inserting(TaskData(queue, value=number)) for number in range(8)]
+    await published.modify(Modification(*inserts))
+    done: list[int] = []
+
+    @EntroQWorker.handler
+    async def work(task: Task, docs: object) -> Modification:
+        del docs
+        if task.value == 3:
+            raise MoveError("odd")
+        done.append(int(task.value))
+        return Modification(Modification.deleting(task))
+
+    async with anyio.create_task_group() as group:
+
+        async def run() -> None:
+            await EntroQWorker(published, queue).run(work)
+
+        group.start_soon(run)
+        while await published.tasks(queue):
+            await anyio.sleep(0.02)
+        group.cancel_scope.cancel()
+    assert sorted(done) == [0, 1, 2, 4, 5, 6, 7]
+    (failed,) = await published.tasks(f"{queue}/err")
+    assert (failed.value, "odd" in failed.err) == (3, True)
+
+
+async def test_a_client_that_goes_away_claims_nothing(published: EntroQJSON, queue: str) -> None:
+    with anyio.move_on_after(0.3):
+        await published.claim(queue)
+    await published.modify(Modification(Modification.inserting(TaskData(queue))))
+    await anyio.sleep(0.3)
+    (task,) = await published.tasks(queue)
+    assert (task.version, task.claims) == (0, 0)
+
+
+async def test_what_a_client_gets_wrong_is_said(
+    published: EntroQJSON, plain: httpx.AsyncClient, queue: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="queue name"):
+        await published.try_claim("no queue")
+    for body in (b"{", b"[]", b'{"nope": 1}', b'{"queues": "q"}', b'{"claimantId": "\xff"}', b"[" * 100_000):
+        answer = await plain.post("/claim", content=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, 3), body
+    answer = await plain.post("/modify", content=b" " * (4 * 1024 * 1024 + 1))
+    assert (answer.status_code, "bytes" in answer.json()["message"]) == (429, True)
+    assert (await plain.get("/tasks")).status_code == 400
+    assert (await plain.get("/tasks", params={"queue": queue, "limit": "x"})).status_code == 400
+    assert (await plain.get("/queues", params={"match": "x"})).status_code == 400
+    assert (await plain.get("/docs", params={"query.namespace": "n"})).status_code == 501
+    assert (await plain.get("/claim")).status_code == 405
+
+
+async def test_tasks_are_streamed_as_lines(
+    published: EntroQJSON, plain: httpx.AsyncClient, queue: str
+) -> None:
+    inserts = [Modification.inserting(TaskData(queue, value=number)) for number in range(3)]
+    await published.modify(Modification(*inserts))
+    answer = await plain.get("/tasks/stream", params={"queue": queue})
+    assert len(answer.text.splitlines()) == 3
+    assert (await plain.get("/tasks/stream")).status_code == 400
