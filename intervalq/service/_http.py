@@ -24,7 +24,8 @@ async def body_of(request: Request) -> bytes:
             body += part
             if len(body) > MAX_BYTES:
                 raise Refusal(
-                    Code.RESOURCE_EXHAUSTED, f"a message has at most {MAX_BYTES} bytes: send fewer parts at once"
+                    Code.RESOURCE_EXHAUSTED,
+                    f"a message has at most {MAX_BYTES} bytes: send fewer parts at once",
                 )
     except ClientDisconnect:
         raise Refusal(Code.DEADLINE_EXCEEDED, "the client has gone") from None

@@ -38,9 +38,17 @@ class Code(Enum):
 class Refusal(Exception):
     """A request can't be done, or nobody knows whether it was."""
 
-    def __init__(self, code: Code, message: str, details: Sequence[Message] = ()) -> None:
+    def __init__(
+        self,
+        code: Code,
+        message: str,
+        details: Sequence[Message] = (),
+        denied: Sequence[tuple[str, str]] = (),
+    ) -> None:
         super().__init__(message)
         self.code, self.message, self.details = code, message, tuple(details)
+        self.denied = tuple(denied)
+        """Actions with their queues that the caller is not allowed."""
 
 
 # A client may send a request again when the store is away, but not by itself when an answer is missing: that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,7 @@ import anyio
 import grpc.aio
 import uvicorn
 from anyio.abc import TaskStatus
+from grpc import ssl_server_credentials
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from starlette.applications import Starlette
@@ -22,10 +24,12 @@ from starlette.routing import Route
 
 from intervalq._queue.options import Duration, wait_of
 from intervalq.errors import InvalidOption, short
+from intervalq.service._access import Access, read_access
 from intervalq.service._entroq import over_grpc, over_http
 from intervalq.service._entroq.methods import NAME
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._http import MAX_BYTES
+from intervalq.service._tls import Keys, Tls
 from intervalq.tasks.store import TaskStore, checked_task_store, open_task_store
 
 
@@ -55,6 +59,8 @@ async def serve(
     *,
     grpc: str | None = "127.0.0.1:37706",
     http: str | None = "127.0.0.1:9100",
+    access: str | os.PathLike[str] | None = None,
+    tls: Tls | None = None,
     insecure: bool = False,
     grace: Duration = 10,
     task_status: TaskStatus[Addresses] = _NOBODY,
@@ -68,24 +74,30 @@ async def serve(
         store: the URL of a store of tasks, or the store; None: as for `Tasks`.
         grpc: the address of the gRPC service, as `host:port`; None: no such service.
         http: the address of the HTTP/JSON service; None: no such service.
-        insecure: listen on other addresses than this machine's own, too. There is no encryption and no
-            authorization: whoever reaches such an address may read, change and delete every task.
+        access: an access file, which says who may do what, by bearer tokens. See `docs/service.md`. None:
+            whoever reaches an address may read, change and delete every task.
+        tls: certificates; None: no encryption.
+        insecure: listen on other addresses than this machine's own even without `access` or `tls`.
         grace: how long running requests may go on after the end has begun. Claims that wait end at once.
         task_status: told the addresses once the service is ready (`await group.start(serve, url)`).
 
     Raises:
-        InvalidOption: an address is malformed, can't be had, or needs `insecure`.
+        InvalidOption: an address is malformed or can't be had, `access` or `tls` can't be used, or others
+            could reach an address without them.
         UnknownStore, StoreError: the store can't be used.
     """
     seconds = wait_of(grace) or 0.0
-    places = [None if address is None else _place(address, insecure) for address in (grpc, http)]
+    is_open = insecure or (access is not None and tls is not None)
+    places = [None if address is None else _place(address, is_open) for address in (grpc, http)]
+    who = None if access is None else read_access(access)
+    keys = None if tls is None else tls.read()
     tasks = open_task_store(store) if store is None or isinstance(store, str) else checked_task_store(store)
     verbs = Verbs(tasks)
     try:
         async with (
             _waiting(verbs),
-            _grpc(verbs, places[0], seconds) as grpc_address,
-            _http(verbs, places[1], seconds) as http_address,
+            _grpc(verbs, who, places[0], keys, seconds) as grpc_address,
+            _http(verbs, who, places[1], tls, seconds) as http_address,
         ):
             task_status.started(Addresses(grpc_address, http_address))
             await anyio.sleep_forever()
@@ -103,7 +115,9 @@ async def _waiting(verbs: Verbs) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _grpc(verbs: Verbs, place: Place | None, grace: float) -> AsyncIterator[str | None]:
+async def _grpc(
+    verbs: Verbs, access: Access | None, place: Place | None, keys: Keys | None, grace: float
+) -> AsyncIterator[str | None]:
     if place is None:
         yield None
         return
@@ -114,12 +128,20 @@ async def _grpc(verbs: Verbs, place: Place | None, grace: float) -> AsyncIterato
             ("grpc.max_concurrent_streams", 10_000),
         ]
     )
-    server.add_generic_rpc_handlers((over_grpc.handler(verbs),))
+    server.add_generic_rpc_handlers((over_grpc.handler(verbs, access),))
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     reflection.enable_server_reflection((NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        port = server.add_insecure_port(str(place))
+        if keys is None:
+            port = server.add_insecure_port(str(place))
+        else:
+            port = server.add_secure_port(
+                str(place),
+                ssl_server_credentials(
+                    [(keys.key, keys.cert)], keys.client_ca, require_client_auth=keys.client_ca is not None
+                ),
+            )
     except RuntimeError as error:
         raise InvalidOption(f"can't listen at {place}: is another program there?") from error
     await server.start()
@@ -143,13 +165,20 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _http(verbs: Verbs, place: Place | None, grace: float) -> AsyncIterator[str | None]:
+async def _http(
+    verbs: Verbs, access: Access | None, place: Place | None, tls: Tls | None, grace: float
+) -> AsyncIterator[str | None]:
     if place is None:
         yield None
         return
-    app = Starlette(routes=[*over_http.routes(verbs), Route("/healthz", _healthy, methods=["GET"])])
+    app = Starlette(routes=[*over_http.routes(verbs, access), Route("/healthz", _healthy, methods=["GET"])])
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=max(1, round(grace))
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=max(1, round(grace)),
+        **({} if tls is None else tls.options()),
     )
     server = _Server(config)
     with _bound(place) as bound:
@@ -160,7 +189,7 @@ async def _http(verbs: Verbs, place: Place | None, grace: float) -> AsyncIterato
                     await server.serve(sockets=[bound])
 
             group.start_soon(run)
-            while not server.started:
+            while not server.started:  # noqa: ASYNC110 - uvicorn has no other sign of it
                 await anyio.sleep(0.01)
             try:
                 yield str(Place(place.host, bound.getsockname()[1]))
@@ -174,7 +203,7 @@ async def _healthy(request: Request) -> Response:
     return PlainTextResponse("ok\n")
 
 
-def _place(address: str, insecure: bool) -> Place:
+def _place(address: str, is_open: bool) -> Place:
     """Where to listen.
 
     Raises:
@@ -184,10 +213,10 @@ def _place(address: str, insecure: bool) -> Place:
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
         raise InvalidOption(f"{short(address)} is no address: give host:port, for example 127.0.0.1:9100")
-    if not insecure and not _is_here(host):
+    if not is_open and not _is_here(host):
         raise InvalidOption(
-            f"{short(address)} can be reached from other machines, and the service has neither encryption nor "
-            "authorization: give insecure=True if something in front of it has"
+            f"{short(address)} can be reached from other machines: give the service access= and tls=, listen "
+            "at 127.0.0.1 behind a proxy that has both, or give insecure=True"
         )
     return Place(host, int(port))
 

@@ -39,9 +39,7 @@ async def service(store_url: str) -> AsyncIterator[Addresses]:
     async with anyio.create_task_group() as group:
 
         async def run(*, task_status: anyio.abc.TaskStatus[Addresses]) -> None:
-            await serve(
-                store_url, grpc="127.0.0.1:0", http="127.0.0.1:0", grace=1, task_status=task_status
-            )
+            await serve(store_url, grpc="127.0.0.1:0", http="127.0.0.1:0", grace=1, task_status=task_status)
 
         yield await group.start(run)
         group.cancel_scope.cancel()

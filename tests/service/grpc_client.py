@@ -84,7 +84,7 @@ class GrpcClient:
 def details(error: grpc.aio.AioRpcError) -> list[pb.ModifyDep]:
     """What an error says of the parts of a change."""
     status = status_pb2.Status()
-    trailing = {name: value for name, value in error.trailing_metadata() or ()}
+    trailing = dict(error.trailing_metadata() or ())
     status.ParseFromString(trailing["grpc-status-details-bin"])
     found = []
     for detail in status.details:

@@ -61,7 +61,7 @@ async def test_a_published_worker_does_all_tasks(published: EntroQJSON, queue: s
     await published.modify(Modification(*inserts))
     done: list[int] = []
 
-    @EntroQWorker.handler
+    @EntroQWorker.handler  # type: ignore[untyped-decorator]  # that package has no types
     async def work(task: Task, docs: object) -> Modification:
         del docs
         if task.value == 3:

@@ -15,7 +15,7 @@ from intervalq.cli._options import examples
 from intervalq.cli._tasks.command import tasks_store_option
 from intervalq.cli._work.worker import heard
 from intervalq.errors import InvalidOption
-from intervalq.service import Addresses
+from intervalq.service import Addresses, Tls
 from intervalq.service import serve as serve_
 
 _NONE: Final = "none"
@@ -43,10 +43,20 @@ _NONE: Final = "none"
     help="The same for the HTTP/JSON service.",
 )
 @click.option(
+    "--access",
+    metavar="FILE",
+    help="A TOML file that says who may do what, by bearer tokens. Default: whoever reaches an address may "
+    "do everything.",
+)
+@click.option("--tls-cert", metavar="FILE", help="The service's certificate (PEM), with its chain.")
+@click.option("--tls-key", metavar="FILE", help="The private key of the certificate (PEM).")
+@click.option(
+    "--tls-client-ca", metavar="FILE", help="Accept only clients with a certificate of this authority (PEM)."
+)
+@click.option(
     "--insecure",
     is_flag=True,
-    help="Listen on addresses of other machines' reach, too, without encryption and without authorization: "
-    "whoever reaches them may read, change and delete every task.",
+    help="Listen on addresses that other machines can reach even without --access or a certificate.",
 )
 @click.option(
     "--grace",
@@ -57,7 +67,17 @@ _NONE: Final = "none"
 )
 @click.option("--json", "as_json_", is_flag=True, help="Print the addresses as a JSON object.")
 def serve(
-    *, store: str | None, grpc: str, http: str, insecure: bool, grace: str, as_json_: bool
+    *,
+    store: str | None,
+    grpc: str,
+    http: str,
+    access: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_client_ca: str | None,
+    insecure: bool,
+    grace: str,
+    as_json_: bool,
 ) -> None:
     """Serve a store of durable tasks to EntroQ's clients, in any language.
 
@@ -70,6 +90,9 @@ def serve(
     """
     if grpc == http == _NONE:
         raise InvalidOption("give --grpc or --http an address: with none of them, there is nothing to serve")
+    if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
+        raise InvalidOption("give --tls-cert and --tls-key together, with --tls-client-ca or without")
+    tls = Tls(tls_cert, tls_key, tls_client_ca) if tls_cert is not None and tls_key is not None else None
     patience = parse.duration(grace, what="grace") / 1e6
 
     async def run() -> None:
@@ -82,7 +105,9 @@ def serve(
                         if scope.cancel_called:
                             os._exit(128 + number)  # the service keeps nothing that could be lost
                         scope.cancel()
-                        warn(f"stopping: requests may go on for {seconds(patience)}; a second signal ends them")
+                        warn(
+                            f"stopping: requests may go on for {seconds(patience)}; a second signal ends them"
+                        )
 
             async def served(*, task_status: TaskStatus[Addresses]) -> None:
                 with scope:
@@ -90,6 +115,8 @@ def serve(
                         store,
                         grpc=None if grpc == _NONE else grpc,
                         http=None if http == _NONE else http,
+                        access=access,
+                        tls=tls,
                         insecure=insecure,
                         grace=patience,
                         task_status=task_status,

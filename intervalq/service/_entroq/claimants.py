@@ -52,8 +52,10 @@ def session_of(claimant: str) -> str:
     Raises:
         Refusal: the id is too long, or not printable.
     """
-    if len(claimant) > 100 or not claimant.isprintable():
-        raise Refusal(Code.INVALID_ARGUMENT, "claimant_id has more than 100 characters, or control characters")
+    if len(claimant) > 170 or not claimant.isprintable():
+        raise Refusal(
+            Code.INVALID_ARGUMENT, "claimant_id has more than 100 characters, or control characters"
+        )
     return f"{PREFIX}{claimant}" if claimant else ""
 
 

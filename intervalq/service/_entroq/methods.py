@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
+from intervalq.service._access import Caller
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.verbs import Verbs
 
@@ -20,7 +21,7 @@ class Method(NamedTuple):
     name: str
     request: type[Message]
     response: type[Message]
-    verb: Callable[[Verbs, Any], Awaitable[Message]]
+    verb: Callable[[Verbs, Any, Caller], Awaitable[Message]]
     http: tuple[str, str]
     """The method and path of its HTTP/JSON twin."""
 
@@ -37,7 +38,11 @@ UNARY: Final = (
     Method("Time", pb.TimeRequest, pb.TimeResponse, Verbs.time, ("GET", "/api/v0/time")),
     Method("Docs", pb.DocsRequest, pb.DocsResponse, Verbs.docs, ("GET", "/api/v0/docs")),
     Method(
-        "ClaimDocs", pb.ClaimDocsRequest, pb.ClaimDocsResponse, Verbs.claim_docs, ("POST", "/api/v0/docs/claim")
+        "ClaimDocs",
+        pb.ClaimDocsRequest,
+        pb.ClaimDocsResponse,
+        Verbs.claim_docs,
+        ("POST", "/api/v0/docs/claim"),
     ),
     Method(
         "NamespaceStats",
@@ -48,5 +53,5 @@ UNARY: Final = (
     ),
 )
 
-STREAM_TASKS: Final[Callable[[Verbs, Any], AsyncIterator[Message]]] = Verbs.stream_tasks
+STREAM_TASKS: Final[Callable[[Verbs, Any, Caller], AsyncIterator[Message]]] = Verbs.stream_tasks
 """The one method whose answer is a stream: `StreamTasks`, and GET /api/v0/tasks/stream."""

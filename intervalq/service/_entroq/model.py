@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Value
 
 from intervalq.service._entroq import entroq_pb2 as pb
@@ -15,7 +16,6 @@ from intervalq.tasks._claim.values import encode
 from intervalq.tasks.rules import QueueStats, Row
 
 MILLISECOND: Final = 1_000
-_DEEPEST: Final = 100
 _EXACT: Final = 2**53
 """Up to here the protocol's numbers are exact."""
 
@@ -45,8 +45,17 @@ def task_of(row: Row, *, claimant: str | None = None, value: bool = True) -> pb.
 
 
 def value_of(text: str) -> Value:
-    """JSON text as a message. Whole numbers above 2**53 lose their last digits: the protocol has no others."""
-    return json_format.Parse(text, Value(), max_recursion_depth=2 * _DEEPEST + 10)
+    """JSON text as a message. Whole numbers above 2**53 lose digits, because the protocol has no others.
+
+    Raises:
+        Refusal: it is nested deeper than the protocol allows.
+    """
+    try:
+        return json_format.Parse(text, Value())
+    except json_format.ParseError as error:
+        raise Refusal(
+            Code.UNIMPLEMENTED, f"a task's value can't be shown in this protocol: {error}"
+        ) from error
 
 
 def json_of(value: Value) -> str:
@@ -103,3 +112,7 @@ def detail(kind: pb.ActionType, ids: Sequence[str], asked: dict[str, pb.TaskID])
     return [pb.ModifyDep(type=kind, id=asked.get(one, pb.TaskID(id=one))) for one in ids]
 
 
+def details_of(refused: Refusal) -> list[Message]:
+    """The details of a refusal, as EntroQ has them."""
+    denied = [pb.AuthzDep(actions=[action.upper()], exact=queue) for action, queue in refused.denied]
+    return [*refused.details, *denied]

@@ -16,9 +16,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from intervalq.errors import IntervalqError
+from intervalq.service._access import ANYBODY, Access, Caller
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.methods import STREAM_TASKS, UNARY, Method
-from intervalq.service._entroq.model import whole
+from intervalq.service._entroq.model import details_of, whole
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._http import body_of
 from intervalq.service._refusal import Code, Refusal, refusal
@@ -27,34 +28,37 @@ _PROTOCOLS: Final = {"entroq-protocol": "1, 2"}
 """The versions of the protocol that are served, as clients ask for them."""
 
 
-def routes(verbs: Verbs) -> list[Route]:
+def routes(verbs: Verbs, access: Access | None) -> list[Route]:
     """The routes of all methods."""
     unary = [
-        Route(method.http[1], _endpoint(verbs, method), methods=[method.http[0]], name=method.name)
+        Route(method.http[1], _endpoint(verbs, access, method), methods=[method.http[0]], name=method.name)
         for method in UNARY
     ]
-    stream = Route("/api/v0/tasks/stream", _stream(verbs), methods=["GET"], name="StreamTasks")
+    stream = Route("/api/v0/tasks/stream", _stream(verbs, access), methods=["GET"], name="StreamTasks")
     return [*unary, stream]
 
 
-def _endpoint(verbs: Verbs, method: Method) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    verbs: Verbs, access: Access | None, method: Method
+) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
+            caller = _caller(access, request)
             message = await _message(request, method.request)
-            return _shown(await _while_connected(request, method.verb(verbs, message)))
+            return _shown(await _while_connected(request, method.verb(verbs, message, caller)))
         except (Refusal, IntervalqError) as error:
             return _refused(error)
 
     return answer
 
 
-def _stream(verbs: Verbs) -> Callable[[Request], Awaitable[Response]]:
+def _stream(verbs: Verbs, access: Access | None) -> Callable[[Request], Awaitable[Response]]:
     """Tasks as lines of JSON, one a task."""
 
     async def answer(request: Request) -> Response:
         try:
-            message = await _message(request, pb.TasksRequest)
-            tasks = STREAM_TASKS(verbs, message)
+            caller = _caller(access, request)
+            tasks = STREAM_TASKS(verbs, await _message(request, pb.TasksRequest), caller)
             first = [one async for one in _some(tasks, 1)]  # so that a refusal is an answer of its own
         except (Refusal, IntervalqError) as error:
             return _refused(error)
@@ -68,6 +72,10 @@ def _stream(verbs: Verbs) -> Callable[[Request], Awaitable[Response]]:
         return StreamingResponse(lines(), media_type="application/x-ndjson", headers=_PROTOCOLS)
 
     return answer
+
+
+def _caller(access: Access | None, request: Request) -> Caller:
+    return ANYBODY if access is None else access.caller(request.headers.get("authorization"))
 
 
 async def _some(messages: AsyncIterator[Message], most: int) -> AsyncIterator[Message]:
@@ -133,11 +141,11 @@ def _fill(message: Message, items: list[tuple[str, str]]) -> None:
         field = _field(descriptor, last)
         if field.message_type is not None:
             raise ValueError(f"{name} has fields of its own")
-        one = value == "true" if field.type == FieldDescriptor.TYPE_BOOL else value
+        given: bool | str = value == "true" if field.type == FieldDescriptor.TYPE_BOOL else value
         if field.is_repeated:
-            inner.setdefault(last, []).append(one)
+            inner.setdefault(last, []).append(given)
         else:
-            inner[last] = one
+            inner[last] = given
     json_format.ParseDict(fields, message)
 
 
@@ -154,14 +162,16 @@ def _shown(message: Message) -> Response:
 
 
 def _dict(message: Message) -> dict[str, Any]:
-    shown: dict[str, Any] = whole(json_format.MessageToDict(message, always_print_fields_with_no_presence=True))
+    shown: dict[str, Any] = whole(
+        json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+    )
     return shown
 
 
 def _refused(error: Refusal | IntervalqError) -> Response:
     refused = error if isinstance(error, Refusal) else refusal(error)
     details = []
-    for detail in refused.details:
+    for detail in details_of(refused):
         packed = AnyMessage()
         packed.Pack(detail)
         # Fields that are empty are left out, but an action whose number is 0 has its name, too.

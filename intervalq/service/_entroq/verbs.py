@@ -9,12 +9,13 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from intervalq.errors import DependencyError, IntervalqError
+from intervalq.errors import DependencyError
+from intervalq.service._access import Caller
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
 from intervalq.service._entroq.model import MILLISECOND, at_of, detail, json_of, stats_of, task_of
 from intervalq.service._entroq.waiting import Waiting
-from intervalq.service._refusal import Code, Refusal, refusal
+from intervalq.service._refusal import Code, Refusal
 from intervalq.store import wall_clock
 from intervalq.tasks._claim.values import insert, queue_name, text
 from intervalq.tasks.rules import (
@@ -54,19 +55,19 @@ class Verbs:
 
     # --- claims --------------------------------------------------------------------------------------
 
-    async def try_claim(self, request: pb.ClaimRequest) -> pb.ClaimResponse:
+    async def try_claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """A task that is ready, claimed; an answer without a task: there is none."""
-        row = await self._claim(request)
+        row = await self._claim(request, caller)
         return pb.ClaimResponse() if row is None else pb.ClaimResponse(task=task_of(row))
 
-    async def claim(self, request: pb.ClaimRequest) -> pb.ClaimResponse:
+    async def claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """A task, claimed as soon as there is one."""
-        row = await self._claim(request)
+        row = await self._claim(request, caller)
         if row is None:
-            row = await self.waiting.wait(tuple(request.queues), lambda: self._claim(request))
+            row = await self.waiting.wait(tuple(request.queues), lambda: self._claim(request, caller))
         return pb.ClaimResponse(task=task_of(row))
 
-    async def _claim(self, request: pb.ClaimRequest) -> Row | None:
+    async def _claim(self, request: pb.ClaimRequest, caller: Caller) -> Row | None:
         queues = tuple(dict.fromkeys(map(queue_name, request.queues)))
         if not queues or len(queues) > MAX_ROWS or not request.claimant_id:
             raise Refusal(
@@ -75,14 +76,17 @@ class Verbs:
         lease = request.duration_ms * MILLISECOND or _LEASE
         if not 0 < lease <= LONGEST:
             raise Refusal(
-                Code.INVALID_ARGUMENT, f"duration_ms={request.duration_ms} is no time of up to a day: renew it"
+                Code.INVALID_ARGUMENT,
+                f"duration_ms={request.duration_ms} is not a time of up to a day",
             )
-        session = await self._claimants.session(request.claimant_id)
+        caller.need(("claim", queue) for queue in queues)
+        claimant = _claimant(request.claimant_id, caller)
+        session = await self._claimants.session(claimant)
         work = Work(session, queues=queues, limit=1, lease=lease)
         while True:
             worked = await self._store.apply(work)
             if not worked.alive:
-                await self._claimants.session(request.claimant_id, again=True)
+                await self._claimants.session(claimant, again=True)
             elif worked.ranges:  # plain tasks, which have no versions: they become ordinary ones
                 finished = tuple(_ordinary(*part) for part in worked.ranges)
                 await self._store.apply(Work(session, finished=finished))
@@ -91,13 +95,14 @@ class Verbs:
 
     # --- changes -------------------------------------------------------------------------------------
 
-    async def modify(self, request: pb.ModifyRequest) -> pb.ModifyResponse:
+    async def modify(self, request: pb.ModifyRequest, caller: Caller) -> pb.ModifyResponse:
         """Inserts, changes, deletes and depends: all or nothing."""
         _refuse_docs(request)
-        session = session_of(request.claimant_id)
+        claimant = _claimant(request.claimant_id, caller)
+        session = session_of(claimant)
         changes = tuple(self._change(change) for change in request.changes)
         if session and any(change.keep for change in changes):
-            await self._claimants.session(request.claimant_id)
+            await self._claimants.session(claimant)
         command = Modify(
             session=session,
             inserts=tuple(_insert(one) for one in request.inserts),
@@ -106,6 +111,7 @@ class Verbs:
             depends=tuple(Depend(text("id", one.id), one.version) for one in request.depends),
         )
         _check_parts(command)
+        await self._check_access(command, caller)
         try:
             modified = await self._modify(command)
         except DependencyError as error:
@@ -116,6 +122,27 @@ class Verbs:
             inserted=[task_of(row, claimant=request.claimant_id) for row in modified.inserted],
             changed=[task_of(row) for row in modified.changed],
         )
+
+    async def _check_access(self, command: Modify, caller: Caller) -> None:
+        """Check what a change does in which queue: in the one that the store has, whatever the client says.
+
+        A task that moves meanwhile has another version, so that the change is refused then.
+        """
+        wanted = [("insert", insert.queue) for insert in command.inserts]
+        ids = [one.id for one in command.changes]
+        ids += [one.id for one in command.deletes]
+        ids += [one.id for one in command.depends]
+        if caller.name and ids:
+            rows = {row.id: row for row in await self._store.apply(Select(ids=tuple(ids), values=False))}
+            wanted += [("delete", rows[one.id].queue) for one in command.deletes if one.id in rows]
+            wanted += [("read", rows[one.id].queue) for one in command.depends if one.id in rows]
+            for change in command.changes:
+                row = rows.get(change.id)
+                if row is not None and change.queue in (None, row.queue):
+                    wanted.append(("change", row.queue))
+                elif row is not None:
+                    wanted += [("delete", row.queue), ("insert", change.queue or "")]
+        caller.need(wanted)
 
     def _remember(self, rows: tuple[Row, ...], claimant: str) -> None:
         """Note who has inserted tasks: the protocol shows that as the claimant until a task is touched.
@@ -148,7 +175,7 @@ class Verbs:
             return await self._store.apply(replace(command, changes=changes))
 
     def _change(self, change: pb.TaskChange) -> Change:
-        """A change of all fields, as EntroQ has it. Until a time that lies ahead the caller keeps its claim."""
+        """A change of all fields, as EntroQ has it. Until a time ahead the caller keeps its claim."""
         old, new = change.old_id, change.new_data
         ahead = self._ahead(new)
         if change.mode == pb.CHANGE_LEASE:
@@ -170,26 +197,24 @@ class Verbs:
 
     def _ahead(self, data: pb.TaskData) -> int | None:
         """How far ahead a time lies, in microseconds; None: it is now, or past."""
-        if data.by_ms:
-            ahead = data.by_ms * MILLISECOND
-        else:
-            ahead = (at_of(data.at_ms) or 0) - self._clock()
+        at = at_of(data.at_ms) or 0
+        ahead = data.by_ms * MILLISECOND if data.by_ms else at - self._clock()
         if ahead > LONGEST:
             raise Refusal(Code.INVALID_ARGUMENT, "a claim ends more than a day ahead: renew it later")
         return ahead if ahead > 0 else None
 
     # --- looks ---------------------------------------------------------------------------------------
 
-    async def tasks(self, request: pb.TasksRequest) -> pb.TasksResponse:
+    async def tasks(self, request: pb.TasksRequest, caller: Caller) -> pb.TasksResponse:
         """Tasks of a queue, or those with these ids; a claimant sees its own, and those that nobody has."""
-        return pb.TasksResponse(tasks=[task async for task in self._tasks(request)])
+        return pb.TasksResponse(tasks=[task async for task in self._tasks(request, caller)])
 
-    async def stream_tasks(self, request: pb.TasksRequest) -> AsyncIterator[pb.TasksResponse]:
+    async def stream_tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.TasksResponse]:
         """As `tasks`, each in a message of its own."""
-        async for task in self._tasks(request):
+        async for task in self._tasks(request, caller):
             yield pb.TasksResponse(tasks=[task])
 
-    async def _tasks(self, request: pb.TasksRequest) -> AsyncIterator[pb.Task]:
+    async def _tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.Task]:
         if not request.queue and not request.task_id:
             raise Refusal(Code.INVALID_ARGUMENT, "give a queue or ids of tasks")
         limit = _count("limit", request.limit) or _MOST
@@ -199,41 +224,52 @@ class Verbs:
         select = Select(queue=None if ids else queue, ids=ids, limit=None, values=not request.omit_values)
         if not ids and not request.claimant_id:
             select = replace(select, limit=min(limit, _MOST))
-        mine, now, shown = session_of(request.claimant_id), self._clock(), 0
+        if queue is not None:
+            caller.need([("read", queue)])
+        mine, now, shown = session_of(_claimant(request.claimant_id, caller)), self._clock(), 0
         for row in await self._store.apply(select):
-            is_asked_for = queue is None or row.queue == queue
+            is_asked_for = row.queue == queue if queue is not None else caller.may("read", row.queue)
             if is_asked_for and (not mine or row.session == mine or not row.is_held(now)) and shown < limit:
                 shown += 1
                 inserter = None if row.version else self._inserters.get(row.id)
                 yield task_of(row, claimant=inserter, value=not request.omit_values)
 
-    async def queues(self, request: pb.QueuesRequest) -> pb.QueuesResponse:
+    async def queues(self, request: pb.QueuesRequest, caller: Caller) -> pb.QueuesResponse:
         """The queues that have tasks, with the number of their tasks."""
-        stats = await self._stats(request)
+        stats = await self._stats(request, caller)
         return pb.QueuesResponse(queues=[pb.QueueStats(name=one.name, num_tasks=one.size) for one in stats])
 
-    async def queue_stats(self, request: pb.QueuesRequest) -> pb.QueuesResponse:
+    async def queue_stats(self, request: pb.QueuesRequest, caller: Caller) -> pb.QueuesResponse:
         """The queues that have tasks, with their numbers by state."""
-        return pb.QueuesResponse(queues=map(stats_of, await self._stats(request)))
+        return pb.QueuesResponse(queues=map(stats_of, await self._stats(request, caller)))
 
-    async def _stats(self, request: pb.QueuesRequest) -> tuple[QueueStats, ...]:
+    async def _stats(self, request: pb.QueuesRequest, caller: Caller) -> list[QueueStats]:
         limit = min(_count("limit", request.limit) or _MOST, _MOST)
-        count = Count(tuple(request.match_exact), tuple(request.match_prefix), limit)
-        return await self._store.apply(count)
+        # Those that the caller may not read don't count.
+        asked = None if caller.name else limit
+        found = await self._store.apply(Count(tuple(request.match_exact), tuple(request.match_prefix), asked))
+        return [one for one in found if caller.may("read", one.name)][:limit]
 
-    async def time(self, request: pb.TimeRequest) -> pb.TimeResponse:
+    async def time(self, request: pb.TimeRequest, caller: Caller) -> pb.TimeResponse:
         """The time on the clock of this service."""
-        del request
+        del request, caller
         return pb.TimeResponse(time_ms=self._clock() // MILLISECOND)
 
     # --- docs ----------------------------------------------------------------------------------------
 
-    async def docs(self, request: Message) -> Message:
+    async def docs(self, request: Message, caller: Caller) -> Message:
         """Refused: this service has tasks only."""
-        del request
+        del request, caller
         raise _no_docs()
 
     claim_docs = namespace_stats = docs
+
+
+def _claimant(claimant: str, caller: Caller) -> str:
+    """A claimant's id, within those of its caller: nobody can use the claims of somebody else."""
+    return (
+        f"{caller.name}#{claimant.removeprefix(f'{caller.name}#')}" if caller.name and claimant else claimant
+    )
 
 
 def _no_docs() -> Refusal:
@@ -272,7 +308,10 @@ def _count(what: str, value: int) -> int:
 
 def _check_parts(command: Modify) -> None:
     """Refuse a change that names a task twice, or has too many parts."""
-    ids = [part.id for part in (*command.inserts, *command.changes, *command.deletes, *command.depends)]
+    ids = [one.id for one in command.inserts]
+    ids += [one.id for one in command.changes]
+    ids += [one.id for one in command.deletes]
+    ids += [one.id for one in command.depends]
     if len(ids) > MAX_ROWS:
         raise Refusal(Code.INVALID_ARGUMENT, f"a change has at most {MAX_ROWS} parts, not {len(ids)}")
     if len({*ids}) < len(ids):
@@ -292,5 +331,3 @@ def _dependency(error: DependencyError, request: pb.ModifyRequest) -> Refusal:
         *detail(pb.CLAIM, error.claims, asked),
     ]
     return Refusal(Code.NOT_FOUND, str(error), details)
-
-
