@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Final, NamedTuple
 
 import anyio
@@ -93,17 +93,21 @@ async def serve(
     keys = None if tls is None else tls.read()
     tasks = open_task_store(store) if store is None or isinstance(store, str) else checked_task_store(store)
     verbs = Verbs(tasks)
-    try:
-        async with (
-            _waiting(verbs),
-            _grpc(verbs, who, places[0], keys, seconds) as grpc_address,
-            _http(verbs, who, places[1], tls, seconds) as http_address,
-        ):
-            task_status.started(Addresses(grpc_address, http_address))
-            await anyio.sleep_forever()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await tasks.aclose()
+    with ExitStack() as stack:
+        # First what may fail, outside of any group of tasks.
+        bound = None if places[1] is None else stack.enter_context(_bound(places[1]))
+        server = None if places[0] is None else _grpc_server(verbs, who, places[0], keys)
+        try:
+            async with (
+                _waiting(verbs),
+                _grpc(verbs, server, seconds) as grpc_address,
+                _http(verbs, who, bound, tls, seconds) as http_address,
+            ):
+                task_status.started(Addresses(grpc_address, http_address))
+                await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await tasks.aclose()
 
 
 @asynccontextmanager
@@ -114,13 +118,10 @@ async def _waiting(verbs: Verbs) -> AsyncIterator[None]:
         group.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def _grpc(
-    verbs: Verbs, access: Access | None, place: Place | None, keys: Keys | None, grace: float
-) -> AsyncIterator[str | None]:
-    if place is None:
-        yield None
-        return
+def _grpc_server(
+    verbs: Verbs, access: Access | None, place: Place, keys: Keys | None
+) -> tuple[grpc.aio.Server, Place]:
+    """A server that doesn't run yet, and where it will listen."""
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", MAX_BYTES),
@@ -129,26 +130,35 @@ async def _grpc(
         ]
     )
     server.add_generic_rpc_handlers((over_grpc.handler(verbs, access),))
-    checks = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     reflection.enable_server_reflection((NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
         if keys is None:
             port = server.add_insecure_port(str(place))
         else:
-            port = server.add_secure_port(
-                str(place),
-                ssl_server_credentials(
-                    [(keys.key, keys.cert)], keys.client_ca, require_client_auth=keys.client_ca is not None
-                ),
+            credentials = ssl_server_credentials(
+                [(keys.key, keys.cert)], keys.client_ca, require_client_auth=keys.client_ca is not None
             )
+            port = server.add_secure_port(str(place), credentials)
     except RuntimeError as error:
         raise InvalidOption(f"can't listen at {place}: is another program there?") from error
+    return server, Place(place.host, port)
+
+
+@asynccontextmanager
+async def _grpc(
+    verbs: Verbs, server_at: tuple[grpc.aio.Server, Place] | None, grace: float
+) -> AsyncIterator[str | None]:
+    if server_at is None:
+        yield None
+        return
+    server, place = server_at
+    checks = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     await server.start()
     for name in ("", NAME):
         await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
     try:
-        yield str(Place(place.host, port))
+        yield str(place)
     finally:
         with anyio.CancelScope(shield=True):
             await checks.enter_graceful_shutdown()
@@ -166,9 +176,9 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def _http(
-    verbs: Verbs, access: Access | None, place: Place | None, tls: Tls | None, grace: float
+    verbs: Verbs, access: Access | None, bound: socket.socket | None, tls: Tls | None, grace: float
 ) -> AsyncIterator[str | None]:
-    if place is None:
+    if bound is None:
         yield None
         return
     app = Starlette(routes=[*over_http.routes(verbs, access), Route("/healthz", _healthy, methods=["GET"])])
@@ -181,21 +191,20 @@ async def _http(
         **({} if tls is None else tls.options()),
     )
     server = _Server(config)
-    with _bound(place) as bound:
-        async with anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group:
 
-            async def run() -> None:
-                with anyio.CancelScope(shield=True):
-                    await server.serve(sockets=[bound])
+        async def run() -> None:
+            with anyio.CancelScope(shield=True):
+                await server.serve(sockets=[bound])
 
-            group.start_soon(run)
-            while not server.started:  # noqa: ASYNC110 - uvicorn has no other sign of it
-                await anyio.sleep(0.01)
-            try:
-                yield str(Place(place.host, bound.getsockname()[1]))
-            finally:
-                verbs.waiting.close()
-                server.should_exit = True
+        group.start_soon(run)
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no other sign of it
+            await anyio.sleep(0.01)
+        try:
+            yield str(Place(*bound.getsockname()[:2]))
+        finally:
+            verbs.waiting.close()
+            server.should_exit = True
 
 
 async def _healthy(request: Request) -> Response:

@@ -19,6 +19,8 @@ from entroq import (
 from entroq.json import EntroQJSON
 
 from intervalq.service import Addresses
+from intervalq.service._entroq.waiting import Waiter, Waiting
+from intervalq.tasks import Tasks
 
 
 @pytest.fixture
@@ -83,13 +85,30 @@ async def test_a_published_worker_does_all_tasks(published: EntroQJSON, queue: s
     assert (failed.value, "odd" in failed.err) == (3, True)
 
 
-async def test_a_client_that_goes_away_claims_nothing(published: EntroQJSON, queue: str) -> None:
-    with anyio.move_on_after(0.3):
-        await published.claim(queue)
+async def test_a_client_that_goes_away_claims_nothing(
+    published: EntroQJSON, store_url: str, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service knows that it has gone before the next client, which came later, gets the task."""
+    left: list[tuple[str, ...]] = []
+    leave = Waiting._leave
+
+    def noted(self: Waiting, waiter: Waiter) -> None:
+        leave(self, waiter)
+        left.append(waiter.queues)
+
+    monkeypatch.setattr(Waiting, "_leave", noted)
+    gone = published.as_claimant("gone")
+    async with anyio.create_task_group() as group:
+        group.start_soon(gone.claim, queue)
+        async with Tasks(store_url) as tasks:
+            while "entroq:gone" not in {one.id for one in await tasks.sessions()}:
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    while not left:
+        await anyio.sleep(0.01)
     await published.modify(Modification(Modification.inserting(TaskData(queue))))
-    await anyio.sleep(0.3)
-    (task,) = await published.tasks(queue)
-    assert (task.version, task.claims) == (0, 0)
+    task = await published.claim(queue)
+    assert (task.version, task.claims, task.claimant) == (1, 1, published.claimant_id)
 
 
 async def test_what_a_client_gets_wrong_is_said(
