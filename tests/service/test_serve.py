@@ -165,7 +165,7 @@ async def test_certificates_of_the_service_and_of_its_clients(tmp_path: Path) ->
             (known, foreign, False),
             (unknown, mine, False),
         ):
-            pems = (authority.cert_pem.bytes(),)
+            pems: tuple[bytes, ...] = (authority.cert_pem.bytes(),)
             if shown is not None:
                 pems += (shown.private_key_pem.bytes(), shown.cert_chain_pems[0].bytes())
             credentials = grpc.ssl_channel_credentials(*pems)
