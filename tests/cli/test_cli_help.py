@@ -83,11 +83,15 @@ def test_examples_work(intervalq: CommandLine, used: Path, example: str) -> None
             "from intervalq.ledger.store import open_ledger_store as store; "
             "anyio.run(store().apply, 'filings-2026', Beat('s', 1))"
         )
-    if example.startswith("intervalq demo-api"):
+    # These run until they are stopped, and other programs may be at their usual ports.
+    servers = {"intervalq demo-api": "http://", "intervalq serve": "gRPC at"}
+    if server := next((name for name in servers if example.startswith(name)), None):
+        if server == "intervalq serve":
+            example = f"intervalq serve --grpc 127.0.0.1:0 --http 127.0.0.1:0{example.removeprefix(server)}"
         process = intervalq.start(*shlex.split(example.replace("8020", "0"))[1:])
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://")
-        process.send_signal(signal.SIGINT)  # it runs until it is stopped
+        assert process.stdout.readline().startswith((servers[server], "{"))
+        process.send_signal(signal.SIGINT)
         assert process.wait() == 0
         return
     if example.startswith("intervalq demo"):

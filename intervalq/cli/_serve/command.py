@@ -24,7 +24,7 @@ _NONE: Final = "none"
 @click.command(
     epilog=examples(
         "intervalq serve --store ./app.db",
-        "intervalq serve --store redis://127.0.0.1:6379/0 --http none",
+        "intervalq serve --store ./app.db --http none --json",
     )
 )
 @tasks_store_option
