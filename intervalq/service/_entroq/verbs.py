@@ -64,7 +64,9 @@ class Verbs:
         """A task, claimed as soon as there is one."""
         row = await self._claim(request, caller)
         if row is None:
-            row = await self.waiting.wait(tuple(request.queues), lambda: self._claim(request, caller))
+            row = await self.waiting.wait(
+                tuple(request.queues), lambda: self._claim(request, caller), self._give_back
+            )
         return pb.ClaimResponse(task=task_of(row))
 
     async def _claim(self, request: pb.ClaimRequest, caller: Caller) -> Row | None:
@@ -92,6 +94,11 @@ class Verbs:
                 await self._store.apply(Work(session, finished=finished))
             else:
                 return worked.claimed[0] if worked.claimed else None
+
+    async def _give_back(self, row: Row) -> None:
+        free = Change(row.id, row.version, delay=0)
+        await self._store.apply(Work(row.session or "", settled=(free,)))
+        self.waiting.notify([row.queue])
 
     # --- changes -------------------------------------------------------------------------------------
 

@@ -28,10 +28,14 @@ _BEAT: Final = 5.0
 class Waiter:
     """A client that waits for a task of some queues."""
 
-    def __init__(self, queues: tuple[str, ...], claim: Callable[[], Awaitable[Row | None]]) -> None:
+    def __init__(
+        self,
+        queues: tuple[str, ...],
+        claim: Callable[[], Awaitable[Row | None]],
+        give_back: Callable[[Row], Awaitable[None]],
+    ) -> None:
         self.queues = queues
-        self.claim = claim
-        """Claims a task for the client; None: there is none now."""
+        self.claim, self.give_back = claim, give_back
         self.row: Row | None = None
         self.error: IntervalqError | None = None
         self.over = anyio.Event()
@@ -48,14 +52,24 @@ class Waiting:
         self._hears = False
         self._closed = False
 
-    async def wait(self, queues: tuple[str, ...], claim: Callable[[], Awaitable[Row | None]]) -> Row:
-        """Wait until `claim` brings a task.
+    async def wait(
+        self,
+        queues: tuple[str, ...],
+        claim: Callable[[], Awaitable[Row | None]],
+        give_back: Callable[[Row], Awaitable[None]],
+    ) -> Row:
+        """Wait until there is a task.
+
+        Args:
+            queues: where it may be.
+            claim: claims a task for the client; None: there is none now.
+            give_back: frees a task that was claimed while the client went away.
 
         Raises:
             Refusal: the service stops.
             IntervalqError: `claim` has failed.
         """
-        waiter = Waiter(queues, claim)
+        waiter = Waiter(queues, claim, give_back)
         if self._closed:
             raise _stops()
         self._lines.setdefault(queues, deque()).append(waiter)
@@ -142,8 +156,12 @@ class Waiting:
             else:
                 if row is None:
                     break
-                waiter.row = row
                 served = True
+                if waiter not in self._lines.get(queues, ()):
+                    with suppress(IntervalqError):  # then it is free when the time of the claim is up
+                        await waiter.give_back(row)
+                    continue
+                waiter.row = row
             self._leave(waiter)
             waiter.over.set()
         return served
