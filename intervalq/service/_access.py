@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 from intervalq.errors import InvalidOption, short
 from intervalq.service._refusal import Code, Refusal
 
-ACTIONS: Final = ("claim", "insert", "change", "delete", "read")
-"""What a request does in a queue. A move deletes in one queue and inserts in another; a dependency reads."""
+ACTIONS: Final = ("claim", "insert", "change", "delete", "read", "pace")
+"""What a request does in a queue. A move deletes in one queue and inserts in another; a dependency reads. To
+pace is to take slots."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")

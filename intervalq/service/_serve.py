@@ -28,6 +28,8 @@ from intervalq.service._access import Access, read_access
 from intervalq.service._entroq import over_grpc, over_http
 from intervalq.service._entroq.methods import NAME
 from intervalq.service._entroq.verbs import Verbs
+from intervalq.service._envoy import over_grpc as ratelimit
+from intervalq.service._envoy.limits import Limit, read_limits
 from intervalq.service._http import MAX_BYTES
 from intervalq.service._tls import Keys, Tls
 from intervalq.tasks.store import TaskStore, checked_task_store, open_task_store
@@ -59,6 +61,7 @@ async def serve(
     *,
     grpc: str | None = "127.0.0.1:37706",
     http: str | None = "127.0.0.1:9100",
+    envoy: str | os.PathLike[str] | None = None,
     access: str | os.PathLike[str] | None = None,
     tls: Tls | None = None,
     insecure: bool = False,
@@ -74,6 +77,8 @@ async def serve(
         store: the URL of a store of tasks, or the store; None: as for `Tasks`.
         grpc: the address of the gRPC service, as `host:port`; None: no such service.
         http: the address of the HTTP/JSON service; None: no such service.
+        envoy: a file of limits: the gRPC service then answers Envoy's rate limit requests, too, by queues in
+            the same store. See `docs/service.md`. None: it doesn't.
         access: an access file, which says who may do what, by bearer tokens. See `docs/service.md`. None:
             whoever reaches an address may read, change and delete every task.
         tls: certificates; None: no encryption.
@@ -91,12 +96,13 @@ async def serve(
     places = [None if address is None else _place(address, is_open) for address in (grpc, http)]
     who = None if access is None else read_access(access)
     keys = None if tls is None else tls.read()
+    limits = [] if envoy is None else _limits(envoy, store, grpc)
     tasks = open_task_store(store) if store is None or isinstance(store, str) else checked_task_store(store)
     verbs = Verbs(tasks)
     with ExitStack() as stack:
         # First what may fail, outside of any group of tasks.
         bound = None if places[1] is None else stack.enter_context(_bound(places[1]))
-        server = None if places[0] is None else _grpc_server(verbs, who, places[0], keys)
+        server = None if places[0] is None else _grpc_server(verbs, limits, who, places[0], keys)
         try:
             async with (
                 _waiting(verbs),
@@ -107,7 +113,17 @@ async def serve(
                 await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
+                for limit in limits:
+                    await limit.queue.close(drain=False)
                 await tasks.aclose()
+
+
+def _limits(path: str | os.PathLike[str], store: str | TaskStore | None, grpc: str | None) -> list[Limit]:
+    if grpc is None:
+        raise InvalidOption("Envoy asks over gRPC: give grpc= an address with envoy=")
+    if store is not None and not isinstance(store, str):
+        raise InvalidOption("envoy= needs queues beside the tasks: give the store's URL")
+    return read_limits(path, store)
 
 
 @asynccontextmanager
@@ -119,7 +135,7 @@ async def _waiting(verbs: Verbs) -> AsyncIterator[None]:
 
 
 def _grpc_server(
-    verbs: Verbs, access: Access | None, place: Place, keys: Keys | None
+    verbs: Verbs, limits: list[Limit], access: Access | None, place: Place, keys: Keys | None
 ) -> tuple[grpc.aio.Server, Place]:
     """A server that doesn't run yet, and where it will listen."""
     server = grpc.aio.server(
@@ -130,6 +146,8 @@ def _grpc_server(
         ]
     )
     server.add_generic_rpc_handlers((over_grpc.handler(verbs, access),))
+    if limits:
+        server.add_generic_rpc_handlers((ratelimit.handler(limits, access),))
     reflection.enable_server_reflection((NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
         if keys is None:

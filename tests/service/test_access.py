@@ -16,7 +16,7 @@ import pytest
 
 from intervalq.errors import InvalidOption
 from intervalq.service import Addresses, serve
-from intervalq.service._access import ACTIONS, read_access
+from intervalq.service._access import read_access
 from intervalq.service._entroq import entroq_pb2 as pb
 from service.grpc_client import GrpcClient, Unmet, changed, id_of
 
@@ -32,6 +32,7 @@ allow = [
 token_sha256 = "{bob}"
 allow = [{{ queues = ["/jobs/b", "/mail"], actions = ["read"] }}]
 """
+ACTIONS = ("claim", "insert", "change", "delete", "read")
 MAY = {
     ("ann", "/jobs/a"): {*ACTIONS},
     ("ann", "/jobs/b"): {*ACTIONS},

@@ -43,6 +43,11 @@ _NONE: Final = "none"
     help="The same for the HTTP/JSON service.",
 )
 @click.option(
+    "--envoy",
+    metavar="FILE",
+    help="Answer Envoy's rate limit requests over gRPC, too, by the limits in this TOML file.",
+)
+@click.option(
     "--access",
     metavar="FILE",
     help="A TOML file that says who may do what, by bearer tokens. Default: whoever reaches an address may "
@@ -71,6 +76,7 @@ def serve(
     store: str | None,
     grpc: str,
     http: str,
+    envoy: str | None,
     access: str | None,
     tls_cert: str | None,
     tls_key: str | None,
@@ -115,6 +121,7 @@ def serve(
                         store,
                         grpc=None if grpc == _NONE else grpc,
                         http=None if http == _NONE else http,
+                        envoy=envoy,
                         access=access,
                         tls=tls,
                         insecure=insecure,

@@ -1,0 +1,1 @@
+"""Envoy's rate limit service, so that proxies pace requests by queues."""

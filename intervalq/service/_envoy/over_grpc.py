@@ -1,0 +1,102 @@
+"""Envoy's rate limit service over gRPC: a request is answered at its slot, or refused at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import anyio
+import grpc
+import grpc.aio
+
+from intervalq._queue.queue import IntervalQueue
+from intervalq.errors import IntervalqError, SlotTimeout
+from intervalq.service._access import Access
+from intervalq.service._envoy import ratelimit_pb2 as pb
+from intervalq.service._envoy.limits import Limit
+from intervalq.service._grpc import abort, caller_of
+from intervalq.service._refusal import Code, Refusal
+
+NAME: Final = "envoy.service.ratelimit.v3.RateLimitService"
+
+_OK: Final = pb.RateLimitResponse.OK
+_OVER: Final = pb.RateLimitResponse.OVER_LIMIT
+
+
+def handler(limits: Sequence[Limit], access: Access | None) -> grpc.GenericRpcHandler:
+    """The handler of the service, for a server of gRPC."""
+
+    async def answer(
+        request: pb.RateLimitRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.RateLimitResponse:
+        try:
+            wanted = _wanted(limits, request)
+            caller = caller_of(access, context)
+            caller.need(("pace", queue.name) for _, queue, _ in wanted if queue is not None)
+            return await _answer(wanted)
+        except (Refusal, IntervalqError) as error:
+            await abort(context, error)
+            raise
+
+    method = grpc.unary_unary_rpc_method_handler(
+        answer,
+        request_deserializer=pb.RateLimitRequest.FromString,
+        response_serializer=pb.RateLimitResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(NAME, {"ShouldRateLimit": method})
+
+
+_Wanted = tuple[float, IntervalQueue | None, int]
+"""How long a descriptor may wait, its queue (None: it has no limit), and its cost."""
+
+
+def _wanted(limits: Sequence[Limit], request: pb.RateLimitRequest) -> list[_Wanted]:
+    wanted: list[_Wanted] = []
+    for descriptor in request.descriptors:
+        entries = {entry.key: entry.value for entry in descriptor.entries}
+        limit = next((limit for limit in limits if limit.fits(request.domain, entries)), None)
+        cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else request.hits_addend
+        if limit is None:
+            wanted.append((0.0, None, 0))
+        elif cost > _MOST:
+            raise Refusal(Code.INVALID_ARGUMENT, f"hits_addend={cost} is above {_MOST}")
+        else:
+            wanted.append((limit.wait, limit.queue_of(entries), int(cost) or 1))
+    return wanted
+
+
+_MOST: Final = 1_000
+"""The highest cost of a job in slots."""
+
+
+async def _answer(wanted: Sequence[_Wanted]) -> pb.RateLimitResponse:
+    """Wait for the slots of all descriptors together."""
+    waits: list[float | None] = [None] * len(wanted)
+    errors: list[IntervalqError] = []
+
+    async def take(number: int, wait: float, queue: IntervalQueue, cost: int) -> None:
+        try:
+            async with queue.try_slot(within=wait, cost=cost):
+                pass
+        except SlotTimeout as late:
+            waits[number] = late.retry_after or 0.0
+        except IntervalqError as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as group:
+        for number, (wait, queue, cost) in enumerate(wanted):
+            if queue is not None:
+                group.start_soon(take, number, wait, queue, cost)
+    if errors:
+        raise errors[0]
+    response = pb.RateLimitResponse(overall_code=_OK)
+    for wait in waits:
+        status = response.statuses.add(code=_OK if wait is None else _OVER)
+        if wait is not None:
+            status.duration_until_reset.FromMilliseconds(math.ceil(wait * 1_000))
+    longest = max((wait for wait in waits if wait is not None), default=None)
+    if longest is not None:
+        response.overall_code = _OVER
+        response.response_headers_to_add.add(key="retry-after", value=str(math.ceil(longest)))
+    return response
