@@ -91,11 +91,11 @@ async def _answer(wanted: Sequence[_Wanted]) -> pb.RateLimitResponse:
     if errors:
         raise errors[0]
     response = pb.RateLimitResponse(overall_code=_OK)
-    for wait in waits:
-        status = response.statuses.add(code=_OK if wait is None else _OVER)
-        if wait is not None:
-            status.duration_until_reset.FromMilliseconds(math.ceil(wait * 1_000))
-    longest = max((wait for wait in waits if wait is not None), default=None)
+    for late in waits:
+        status = response.statuses.add(code=_OK if late is None else _OVER)
+        if late is not None:
+            status.duration_until_reset.FromMilliseconds(math.ceil(late * 1_000))
+    longest = max((late for late in waits if late is not None), default=None)
     if longest is not None:
         response.overall_code = _OVER
         response.response_headers_to_add.add(key="retry-after", value=str(math.ceil(longest)))
