@@ -15,7 +15,7 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {"Addresses": "_serve", "Tls": "_tls", "serve": "_serve"},
-        needs={"grpc", "grpc_health", "grpc_reflection", "google", "starlette", "uvicorn"},
+        needs={"grpc", "grpc_health", "grpc_reflection", "google", "httpx", "starlette", "uvicorn"},
         what="intervalq.service",
         extra="service",
     )

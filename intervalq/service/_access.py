@@ -1,4 +1,4 @@
-"""Who may do what: a file of subjects with bearer tokens and rules; what no rule allows is refused."""
+"""Who may do what: callers, and a file of subjects with bearer tokens; what no rule allows is refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from intervalq.errors import InvalidOption, short
 from intervalq.service._refusal import Code, Refusal
@@ -21,6 +21,10 @@ pace is to take slots."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
+
+
+Wanted = tuple[str, str]
+"""An action and its queue."""
 
 
 class Rule(NamedTuple):
@@ -35,60 +39,102 @@ class Rule(NamedTuple):
         return action in self.actions and (queue in self.names or queue.startswith(self.prefixes))
 
 
-class Caller(NamedTuple):
+class Caller(Protocol):
     """Whoever sends a request."""
 
-    name: str
-    """Its name; empty: the service asks nobody for a token, and everybody may do everything."""
-    rules: tuple[Rule, ...] = ()
-
-    def may(self, action: str, queue: str) -> bool:
-        """Whether it may do this. Names that could be mistaken for others are nobody's."""
-        if not self.name:
-            return True
-        return _is_canonical(queue) and any(rule.allows(action, queue) for rule in self.rules)
-
-    def need(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Check a whole request: actions, each with its queue.
+    async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
+        """Those of the wanted actions that it may not do.
 
         Raises:
-            Refusal: it may not do one of them; nothing may be done then.
+            Refusal: nobody can say.
         """
-        denied = sorted({(action, queue) for action, queue in wanted if not self.may(action, queue)})
-        if denied:
-            what = "; ".join(f"{action} in queue {short(queue)}" for action, queue in denied[:10])
-            raise Refusal(
-                Code.PERMISSION_DENIED,
-                f"{self.name} may not {what}: a rule of the service's access file must allow it",
-                denied=denied,
-            )
+        ...
+
+    def claimant(self, claimant: str) -> str:
+        """The id under which the store has the claims of one of its claimants."""
+        ...
 
 
-ANYBODY: Final = Caller("")
-
-
-class Access:
-    """The subjects of an access file."""
-
-    def __init__(self, callers: Mapping[bytes, Caller]) -> None:
-        self._callers = callers
+class Access(Protocol):
+    """Who may do what."""
 
     def caller(self, authorization: str | None) -> Caller:
         """Who sends a request with this header.
 
         Raises:
-            Refusal: it has no token, or one that nobody has.
+            Refusal: nobody that is known.
         """
+        ...
+
+
+async def need(caller: Caller, wanted: Iterable[Wanted], claimant: str = "") -> None:
+    """Check a whole request.
+
+    Raises:
+        Refusal: the caller may not do a part of it; nothing may be done then.
+    """
+    denied = sorted(await caller.denied({*wanted}, claimant))
+    if denied:
+        what = "; ".join(f"{action} in queue {short(queue)}" for action, queue in denied[:10])
+        raise Refusal(Code.PERMISSION_DENIED, f"the caller may not {what}", denied=denied)
+
+
+class Anybody:
+    """A caller of a service without access control."""
+
+    async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
+        """See `Caller`: nothing."""
+        del wanted, claimant
+        return set()
+
+    def claimant(self, claimant: str) -> str:
+        """See `Caller`: as it is."""
+        return claimant
+
+
+class Subject(NamedTuple):
+    """A caller that an access file names."""
+
+    name: str
+    rules: tuple[Rule, ...]
+
+    async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
+        """See `Caller`: what no rule allows."""
+        del claimant
+        return {(action, queue) for action, queue in wanted if not self._may(action, queue)}
+
+    def claimant(self, claimant: str) -> str:
+        """See `Caller`: within those of this subject, so that nobody can use the claims of somebody else."""
+        return f"{self.name}#{claimant.removeprefix(f'{self.name}#')}" if claimant else ""
+
+    def _may(self, action: str, queue: str) -> bool:
+        return is_canonical(queue) and any(rule.allows(action, queue) for rule in self.rules)
+
+
+class FileAccess:
+    """The subjects of an access file."""
+
+    def __init__(self, subjects: Mapping[bytes, Subject]) -> None:
+        self._subjects = subjects
+
+    def caller(self, authorization: str | None) -> Subject:
+        """See `Access`: the subject whose token the header has."""
         kind, _, token = (authorization or "").partition(" ")
         if kind.lower() == "bearer" and token:
             digest = hashlib.sha256(token.strip().encode()).digest()
-            for known, caller in self._callers.items():
+            for known, subject in self._subjects.items():
                 if hmac.compare_digest(known, digest):
-                    return caller
+                    return subject
         raise Refusal(Code.UNAUTHENTICATED, "give a valid token in the header 'authorization: Bearer TOKEN'")
 
 
-def read_access(path: str | os.PathLike[str]) -> Access:
+def is_canonical(queue: str) -> bool:
+    """Whether a name has none of the parts by which paths are written in several ways."""
+    parts = queue.removeprefix("/").split("/")
+    return not ({"", ".", ".."} & {*parts[:-1]}) and parts[-1] not in (".", "..")
+
+
+def read_access(path: str | os.PathLike[str]) -> FileAccess:
     """The subjects of an access file.
 
     The file is TOML: for each subject a table `[NAME]` with `token_sha256`, the hex digest of its token, and
@@ -110,16 +156,16 @@ def read_access(path: str | os.PathLike[str]) -> Access:
         raise InvalidOption(f"others may write the access file {file}: chmod go-w {file}")
     if not subjects:
         raise InvalidOption(f"the access file {file} names nobody: give it a table for each subject")
-    callers: dict[bytes, Caller] = {}
+    callers: dict[bytes, Subject] = {}
     for name, table in subjects.items():
         digest, caller = _subject(file, name, table)
         if digest in callers:
             raise InvalidOption(f"{file}: {name} and {callers[digest].name} have the same token")
         callers[digest] = caller
-    return Access(callers)
+    return FileAccess(callers)
 
 
-def _subject(file: Path, name: str, table: Any) -> tuple[bytes, Caller]:  # noqa: ANN401 - as TOML has it
+def _subject(file: Path, name: str, table: Any) -> tuple[bytes, Subject]:  # noqa: ANN401 - as TOML has it
     where = f"{file}: subject {short(name)}"
     if not _NAME.fullmatch(name) or not isinstance(table, dict):
         raise InvalidOption(f"{where} is no table with a name of letters, digits and . _ -")
@@ -128,7 +174,7 @@ def _subject(file: Path, name: str, table: Any) -> tuple[bytes, Caller]:  # noqa
         raise InvalidOption(f"{where} needs token_sha256 and a list allow, and nothing else")
     if not _HASH.fullmatch(digest):
         raise InvalidOption(f"{where}: token_sha256 is 64 hex digits: printf %s TOKEN | sha256sum")
-    return bytes.fromhex(digest), Caller(name, tuple(_rule(where, rule) for rule in allow))
+    return bytes.fromhex(digest), Subject(name, tuple(_rule(where, rule) for rule in allow))
 
 
 def _rule(where: str, rule: Any) -> Rule:  # noqa: ANN401 - as TOML has it
@@ -140,7 +186,7 @@ def _rule(where: str, rule: Any) -> Rule:  # noqa: ANN401 - as TOML has it
             f"{where}: queues are names or prefixes with * at the end, actions some of {', '.join(ACTIONS)}"
         )
     for queue in queues:
-        if "*" in queue[:-1] or not queue or not _is_canonical(queue.removesuffix("*")):
+        if "*" in queue[:-1] or not queue or not is_canonical(queue.removesuffix("*")):
             raise InvalidOption(
                 f"{where}: {short(queue)} is no name of a queue, and no prefix with * at the end"
             )
@@ -153,9 +199,3 @@ def _rule(where: str, rule: Any) -> Rule:  # noqa: ANN401 - as TOML has it
 
 def _are_texts(value: Any) -> bool:  # noqa: ANN401 - as TOML has it
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
-
-
-def _is_canonical(queue: str) -> bool:
-    """Whether a name has none of the parts by which paths are written in several ways."""
-    parts = queue.removeprefix("/").split("/")
-    return not ({"", ".", ".."} & {*parts[:-1]}) and parts[-1] not in (".", "..")

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from google.rpc import status_pb2
 
 from intervalq.errors import IntervalqError
-from intervalq.service._access import ANYBODY, Access, Caller
+from intervalq.service._access import Access, Anybody, Caller
 from intervalq.service._refusal import Refusal, refusal
 
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -25,7 +25,7 @@ def caller_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]
         Refusal: it must have a token, and has none that is known.
     """
     if access is None:
-        return ANYBODY
+        return Anybody()
     headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
     return access.caller(headers.get("authorization"))
 

@@ -24,13 +24,14 @@ from starlette.routing import Route
 
 from intervalq._queue.options import Duration, wait_of
 from intervalq.errors import InvalidOption, short
-from intervalq.service._access import Access, read_access
+from intervalq.service._access import Access, FileAccess, read_access
 from intervalq.service._entroq import over_grpc, over_http
 from intervalq.service._entroq.methods import NAME
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._envoy import over_grpc as ratelimit
 from intervalq.service._envoy.limits import Limit, read_limits
 from intervalq.service._http import MAX_BYTES
+from intervalq.service._opa import Opa
 from intervalq.service._tls import Keys, Tls
 from intervalq.tasks.store import TaskStore, checked_task_store, open_task_store
 
@@ -79,8 +80,9 @@ async def serve(
         http: the address of the HTTP/JSON service; None: no such service.
         envoy: a file of limits: the gRPC service then answers Envoy's rate limit requests, too, by queues in
             the same store. See `docs/service.md`. None: it doesn't.
-        access: an access file, which says who may do what, by bearer tokens. See `docs/service.md`. None:
-            whoever reaches an address may read, change and delete every task.
+        access: an access file, which says who may do what, by bearer tokens; or the URL of an Open Policy
+            Agent that says so. See `docs/service.md`. None: whoever reaches an address may read, change and
+            delete every task.
         tls: certificates; None: no encryption.
         insecure: listen on other addresses than this machine's own even without `access` or `tls`.
         grace: how long running requests may go on after the end has begun. Claims that wait end at once.
@@ -94,7 +96,7 @@ async def serve(
     seconds = wait_of(grace) or 0.0
     is_open = insecure or (access is not None and tls is not None)
     places = [None if address is None else _place(address, is_open) for address in (grpc, http)]
-    who = None if access is None else read_access(access)
+    who = None if access is None else _access(access)
     keys = None if tls is None else tls.read()
     limits = [] if envoy is None else _limits(envoy, store, grpc)
     tasks = open_task_store(store) if store is None or isinstance(store, str) else checked_task_store(store)
@@ -113,9 +115,15 @@ async def serve(
                 await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
+                if isinstance(who, Opa):
+                    await who.aclose()
                 for limit in limits:
                     await limit.queue.close(drain=False)
                 await tasks.aclose()
+
+
+def _access(access: str | os.PathLike[str]) -> FileAccess | Opa:
+    return Opa(access) if isinstance(access, str) and "://" in access else read_access(access)
 
 
 def _limits(path: str | os.PathLike[str], store: str | TaskStore | None, grpc: str | None) -> list[Limit]:

@@ -73,7 +73,7 @@ class WithToken(GrpcClient):
 
 @asynccontextmanager
 async def serving(
-    store: str, access: Path | None
+    store: str, access: Path | str | None
 ) -> AsyncIterator[tuple[Addresses, Callable[..., WithToken]]]:
     async with anyio.create_task_group() as group:
 
@@ -136,9 +136,9 @@ async def test_a_change_is_refused_as_a_whole(access: Path, tmp_path: Path) -> N
     async with serving(f"memory://{tmp_path}", access) as (_, client):
         ann = client("ann")
         task = await ann.insert("/jobs/a")
-        with pytest.raises(grpc.aio.AioRpcError, match="ann may not insert in queue '/other'"):
+        with pytest.raises(grpc.aio.AioRpcError, match="the caller may not insert in queue '/other'"):
             await ann.modify(deletes=[id_of(task)], inserts=[pb.TaskData(queue="/other")])
-        with pytest.raises(grpc.aio.AioRpcError, match="ann may not insert in queue '/other'"):
+        with pytest.raises(grpc.aio.AioRpcError, match="the caller may not insert in queue '/other'"):
             await ann.modify(changes=[changed(task, queue="/other")])
         assert [one.version for one in await ann.tasks("/jobs/a")] == [0]
         assert [*await ann.stats()] == ["/jobs/a"]

@@ -49,9 +49,9 @@ _NONE: Final = "none"
 )
 @click.option(
     "--access",
-    metavar="FILE",
-    help="A TOML file that says who may do what, by bearer tokens. Default: whoever reaches an address may "
-    "do everything.",
+    metavar="FILE|URL",
+    help="A TOML file that says who may do what, by bearer tokens; or the URL of an Open Policy Agent. "
+    "Default: whoever reaches an address may do everything.",
 )
 @click.option("--tls-cert", metavar="FILE", help="The service's certificate (PEM), with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The private key of the certificate (PEM).")

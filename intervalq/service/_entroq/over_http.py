@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from intervalq.errors import IntervalqError
-from intervalq.service._access import ANYBODY, Access, Caller
+from intervalq.service._access import Access, Anybody, Caller
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.methods import STREAM_TASKS, UNARY, Method
 from intervalq.service._entroq.model import details_of, whole
@@ -75,7 +75,7 @@ def _stream(verbs: Verbs, access: Access | None) -> Callable[[Request], Awaitabl
 
 
 def _caller(access: Access | None, request: Request) -> Caller:
-    return ANYBODY if access is None else access.caller(request.headers.get("authorization"))
+    return Anybody() if access is None else access.caller(request.headers.get("authorization"))
 
 
 async def _some(messages: AsyncIterator[Message], most: int) -> AsyncIterator[Message]:

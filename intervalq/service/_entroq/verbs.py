@@ -10,7 +10,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from intervalq.errors import DependencyError
-from intervalq.service._access import Caller
+from intervalq.service._access import Anybody, Caller, need
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
 from intervalq.service._entroq.model import MILLISECOND, at_of, detail, json_of, stats_of, task_of
@@ -81,8 +81,8 @@ class Verbs:
                 Code.INVALID_ARGUMENT,
                 f"duration_ms={request.duration_ms} is not a time of up to a day",
             )
-        caller.need(("claim", queue) for queue in queues)
-        claimant = _claimant(request.claimant_id, caller)
+        await need(caller, [("claim", queue) for queue in queues], request.claimant_id)
+        claimant = caller.claimant(request.claimant_id)
         session = await self._claimants.session(claimant)
         work = Work(session, queues=queues, limit=1, lease=lease)
         while True:
@@ -105,7 +105,7 @@ class Verbs:
     async def modify(self, request: pb.ModifyRequest, caller: Caller) -> pb.ModifyResponse:
         """Inserts, changes, deletes and depends: all or nothing."""
         _refuse_docs(request)
-        claimant = _claimant(request.claimant_id, caller)
+        claimant = caller.claimant(request.claimant_id)
         session = session_of(claimant)
         changes = tuple(self._change(change) for change in request.changes)
         if session and any(change.keep for change in changes):
@@ -118,7 +118,7 @@ class Verbs:
             depends=tuple(Depend(text("id", one.id), one.version) for one in request.depends),
         )
         _check_parts(command)
-        await self._check_access(command, caller)
+        await self._check_access(command, caller, request.claimant_id)
         try:
             modified = await self._modify(command)
         except DependencyError as error:
@@ -130,7 +130,7 @@ class Verbs:
             changed=[task_of(row) for row in modified.changed],
         )
 
-    async def _check_access(self, command: Modify, caller: Caller) -> None:
+    async def _check_access(self, command: Modify, caller: Caller, claimant: str) -> None:
         """Check what a change does in which queue: in the one that the store has, whatever the client says.
 
         A task that moves meanwhile has another version, so that the change is refused then.
@@ -139,7 +139,7 @@ class Verbs:
         ids = [one.id for one in command.changes]
         ids += [one.id for one in command.deletes]
         ids += [one.id for one in command.depends]
-        if caller.name and ids:
+        if ids and not isinstance(caller, Anybody):
             rows = {row.id: row for row in await self._store.apply(Select(ids=tuple(ids), values=False))}
             wanted += [("delete", rows[one.id].queue) for one in command.deletes if one.id in rows]
             wanted += [("read", rows[one.id].queue) for one in command.depends if one.id in rows]
@@ -149,7 +149,7 @@ class Verbs:
                     wanted.append(("change", row.queue))
                 elif row is not None:
                     wanted += [("delete", row.queue), ("insert", change.queue or "")]
-        caller.need(wanted)
+        await need(caller, wanted, claimant)
 
     def _remember(self, rows: tuple[Row, ...], claimant: str) -> None:
         """Note who has inserted tasks: the protocol shows that as the claimant until a task is touched.
@@ -232,10 +232,13 @@ class Verbs:
         if not ids and not request.claimant_id:
             select = replace(select, limit=min(limit, _MOST))
         if queue is not None:
-            caller.need([("read", queue)])
-        mine, now, shown = session_of(_claimant(request.claimant_id, caller)), self._clock(), 0
-        for row in await self._store.apply(select):
-            is_asked_for = row.queue == queue if queue is not None else caller.may("read", row.queue)
+            await need(caller, [("read", queue)])
+        mine, now, shown = session_of(caller.claimant(request.claimant_id)), self._clock(), 0
+        rows = await self._store.apply(select)
+        names = {row.queue for row in rows} if queue is None else {queue}
+        readable = await _readable(caller, names)
+        for row in rows:
+            is_asked_for = row.queue in readable
             if is_asked_for and (not mine or row.session == mine or not row.is_held(now)) and shown < limit:
                 shown += 1
                 inserter = None if row.version else self._inserters.get(row.id)
@@ -253,9 +256,10 @@ class Verbs:
     async def _stats(self, request: pb.QueuesRequest, caller: Caller) -> list[QueueStats]:
         limit = min(_count("limit", request.limit) or _MOST, _MOST)
         # Those that the caller may not read don't count.
-        asked = None if caller.name else limit
+        asked = limit if isinstance(caller, Anybody) else None
         found = await self._store.apply(Count(tuple(request.match_exact), tuple(request.match_prefix), asked))
-        return [one for one in found if caller.may("read", one.name)][:limit]
+        readable = await _readable(caller, {one.name for one in found})
+        return [one for one in found if one.name in readable][:limit]
 
     async def time(self, request: pb.TimeRequest, caller: Caller) -> pb.TimeResponse:
         """The time on the clock of this service."""
@@ -272,11 +276,8 @@ class Verbs:
     claim_docs = namespace_stats = docs
 
 
-def _claimant(claimant: str, caller: Caller) -> str:
-    """A claimant's id, within those of its caller: nobody can use the claims of somebody else."""
-    return (
-        f"{caller.name}#{claimant.removeprefix(f'{caller.name}#')}" if caller.name and claimant else claimant
-    )
+async def _readable(caller: Caller, queues: set[str]) -> set[str]:
+    return queues - {queue for _, queue in await caller.denied({("read", queue) for queue in queues}, "")}
 
 
 def _no_docs() -> Refusal:

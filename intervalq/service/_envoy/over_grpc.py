@@ -12,7 +12,7 @@ import grpc.aio
 
 from intervalq._queue.queue import IntervalQueue
 from intervalq.errors import IntervalqError, SlotTimeout
-from intervalq.service._access import Access
+from intervalq.service._access import Access, need
 from intervalq.service._envoy import ratelimit_pb2 as pb
 from intervalq.service._envoy.limits import Limit
 from intervalq.service._grpc import abort, caller_of
@@ -33,7 +33,7 @@ def handler(limits: Sequence[Limit], access: Access | None) -> grpc.GenericRpcHa
         try:
             wanted = _wanted(limits, request)
             caller = caller_of(access, context)
-            caller.need(("pace", queue.name) for _, queue, _ in wanted if queue is not None)
+            await need(caller, [("pace", queue.name) for _, queue, _ in wanted if queue is not None])
             return await _answer(wanted)
         except (Refusal, IntervalqError) as error:
             await abort(context, error)

@@ -1,0 +1,135 @@
+"""Access by an Open Policy Agent: its REST exchange, with a real policy that a real evaluator judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import grpc.aio
+import httpx
+import pytest
+import uvicorn
+from regopy import Interpreter
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from intervalq.errors import InvalidOption
+from intervalq.service import serve
+from service.grpc_client import changed, id_of
+from service.test_access import serving
+
+POLICY = """
+package entroq.authz
+
+import rego.v1
+
+default allow := false
+
+allow if count(failed) == 0
+
+rules := {
+	"token of ann": [{"prefix": "/jobs/", "actions": ["CLAIM", "INSERT", "READ", "CHANGE"]}],
+	"token of bob": [{"prefix": "/", "actions": ["READ"]}],
+}
+
+may(queue, action) if {
+	input.authz.type == "Bearer"
+	some rule in rules[input.authz.credentials]
+	startswith(queue, rule.prefix)
+	action in rule.actions
+}
+
+failed contains {"exact": queue.exact, "actions": left} if {
+	some queue in input.queues
+	left := [action | some action in queue.actions; not may(queue.exact, action)]
+	count(left) > 0
+}
+"""
+
+
+class Agent:
+    """An agent that answers as Open Policy Agent does, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.is_broken = False
+        self.url = ""
+
+    async def answer(self, request: Request) -> Response:
+        question = (await request.json())["input"]
+        self.asked.append(question)
+        if self.is_broken:
+            return Response(status_code=500)
+        rego = Interpreter()
+        rego.add_module("policy", POLICY)
+        rego.set_input(question)
+        (result,) = json.loads(str(rego.query("data.entroq.authz")))["expressions"]
+        return JSONResponse({"result": result})
+
+
+@pytest.fixture
+async def agent() -> AsyncIterator[Agent]:
+    agent = Agent()
+    app = Starlette(routes=[Route("/v1/data/entroq/authz", agent.answer, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(server._serve)
+        while not server.started:
+            await anyio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        agent.url = f"http://127.0.0.1:{port}/v1/data/entroq/authz"
+        yield agent
+        server.should_exit = True
+
+
+async def test_the_agent_decides_and_sees_who_wants_what(agent: Agent, tmp_path: Path) -> None:
+    async with serving(f"memory://{tmp_path}", agent.url) as (_, client):
+        ann, bob, eve = client("ann", "ann-1"), client("bob"), client(None)
+        task = await ann.insert("/jobs/a")
+        assert agent.asked == [
+            {
+                "authz": {"type": "Bearer", "credentials": "token of ann"},
+                "claimant_id": "ann-1",
+                "queues": [{"exact": "/jobs/a", "actions": ["INSERT"]}],
+            }
+        ]
+        with pytest.raises(grpc.aio.AioRpcError, match="may not delete in queue '/jobs/a'"):
+            await ann.modify(deletes=[id_of(task)])
+        with pytest.raises(grpc.aio.AioRpcError, match="delete in queue '/jobs/a'; insert in queue '/other'"):
+            await ann.modify(changes=[changed(task, queue="/other")])
+        with pytest.raises(grpc.aio.AioRpcError, match=r"may not insert in queue '/jobs/\.\./other'"):
+            await ann.insert("/jobs/../other")
+        assert [one.id for one in await bob.tasks("/jobs/a")] == [task.id]
+        assert [*await bob.stats()] == ["/jobs/a"]
+        assert await eve.stats() == {}
+        with pytest.raises(grpc.aio.AioRpcError, match="may not claim"):
+            await bob.try_claim("/jobs/a")
+
+
+async def test_an_answer_is_used_again_for_some_seconds(agent: Agent, tmp_path: Path) -> None:
+    async with serving(f"memory://{tmp_path}", agent.url) as (_, client):
+        for _ in range(5):
+            await client("ann").insert("/jobs/a")
+        assert len(agent.asked) == 1
+        await client("ann", "another").insert("/jobs/a")
+        assert len(agent.asked) == 2
+
+
+async def test_without_an_answer_nothing_is_allowed(agent: Agent, tmp_path: Path) -> None:
+    agent.is_broken = True
+    async with serving(f"memory://{tmp_path}", agent.url) as (addresses, client):
+        with pytest.raises(grpc.aio.AioRpcError, match="nothing is allowed") as refused:
+            await client("ann").insert("/jobs/a")
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        async with httpx.AsyncClient() as plain:
+            answer = await plain.get(f"http://{addresses.http}/api/v0/tasks?queue=/jobs/a")
+            assert answer.status_code == 503
+        agent.is_broken = False
+        await client("ann").insert("/jobs/a")
+    with pytest.raises(InvalidOption, match="no URL of an Open Policy Agent"):
+        await serve("memory://", access="ftp://x")
