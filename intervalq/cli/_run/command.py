@@ -137,7 +137,10 @@ def run(
             "queue in Python, and run without --rate"
         )
     if limits and interval is None and rate is None:
-        raise InvalidOption("--limit needs --interval or --rate here: the report compares starts with these")
+        raise InvalidOption(
+            "--limit needs --interval or --rate here, which space the starts of a run: limits alone let them "
+            "begin in bursts"
+        )
     request = Request(
         name=name,
         interval=interval,
