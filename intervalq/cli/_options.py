@@ -62,7 +62,7 @@ def limit_option(function: F) -> F:
         multiple=True,
         metavar="N/T",
         help="At most N starts in any window of length T, in addition to the interval: 500/min; or in fixed "
-        "ones: '5000/day from utc'. Can be repeated.",
+        "windows: '5000/day from utc'. Can be repeated.",
     )(function)
 
 
