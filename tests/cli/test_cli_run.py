@@ -262,7 +262,7 @@ def test_a_redirected_file_is_checked_as_well(intervalq: CommandLine) -> None:
         (["--name", "q", "--interval", "1s", "--shards", "0"], "--shards"),
         (["--name", "q", "--interval", "1s", "--"], "command after --"),
         (["--interval", "1s"], "--name"),
-        (["nosuchfile", "--name", "q", "--interval", "1s"], "nosuchfile"),
+        (["echo", "{}", "--name", "q", "--interval", "1s"], "a command needs -- in front of it"),
         (["--name", "q", "--interval", "1s", "--resume", "nosuchfile"], "nosuchfile"),
     ],
 )
