@@ -54,7 +54,9 @@ def test_the_examples_print_what_they_say(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "" or "pyspark" in code  # Java writes messages at its start
+    # A queue warns that this machine is busy: late timers, slow answers of the store.
+    messages = [line for line in done.stderr.splitlines() if not line.startswith("queue '")]
+    assert not messages or "pyspark" in code  # Java writes messages at its start
     assert done.stdout.split() == expected
 
 
