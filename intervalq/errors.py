@@ -91,9 +91,10 @@ class ConfigMismatch(IntervalqError):
 
     def __init__(self, queue: str, ours: str, theirs: str, *, fixed: str = "", command: str = "") -> None:
         self.queue, self.ours, self.theirs = queue, ours, theirs
+        same = "use the same settings, also each=" if ":" in queue else "use the same settings"  # a key
         remedy = (
-            "use the same settings, omit them to use those of the queue, or change the queue for everybody "
-            f"with queue.configure(...) or `{command or 'intervalq configure'}` (see also on_mismatch=)"
+            f"{same}, omit them to use those of the queue, or change the queue for everybody with "
+            f"queue.configure(...) or `{command or 'intervalq configure'}` (see also on_mismatch=)"
         )
         if fixed:
             remedy = f"its {fixed} can't be changed while it runs: use the same, or drop the queue first"

@@ -27,7 +27,8 @@ def test_handles_must_agree_on_the_common_rate() -> None:
             with pytest.raises(ConfigMismatch):
                 async with handle(store, **options)["a"].slot():
                     raise AssertionError
-        with pytest.raises(ConfigMismatch):  # a queue of its own, without the common pace
+        # A queue of its own, without the common pace.
+        with pytest.raises(ConfigMismatch, match=r"has .* the default tolerance: .* each="):
             async with handle(store, rate=10)["a"].slot():
                 raise AssertionError
         async with handle(store, rate=20, each="5/s", on_mismatch="adopt")["b"].slot():

@@ -10,14 +10,14 @@ from intervalq.rules import Advance, Answer, Command, Limit, Settings, Settled, 
 
 
 class Counting(NamedTuple):
-    """By which clocks the limits of a granted slot count: see `Settled`."""
+    """The clocks by which limits count a granted slot: see `Settled`."""
 
     behind: int
     """How far the record's clock (of a key: the common record's) was behind the store's at the grant."""
     lag: int
     """`State.lag` of this record at the grant."""
     own: tuple[int, int] | None = None
-    """Both values for the key's own record, if the key has limits of its own."""
+    """The same two values of the key's own record; None: the key has no limits of its own."""
 
     def settled(self, instant: int) -> Settled:
         """The slot at this instant, on the store's clock, as `Settled` has it."""

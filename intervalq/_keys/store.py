@@ -127,7 +127,7 @@ class KeyStore:
         return self._view.state
 
     def counts_by(self, state: State) -> Counting:
-        """By which clocks limits counted at the last answer, which shows this record of the key."""
+        """The clocks by which limits counted at the last answer, which shows this record of the key."""
         record = self._heard or state
         own = (state.held_total, state.lag) if state.settings.own else None
         return Counting(record.held_total, record.lag, own)
@@ -141,7 +141,7 @@ class KeyStore:
         return ticket in self._places
 
     def behind_other(self, ticket: int) -> int | None:
-        """How long before a ticket's slot another key's comes; None: the slot before it is this key's."""
+        """How long before a ticket's slot that of another key comes; None: the one before is this key's."""
         common, before, place = self.common, self._places.get(ticket - 1), self._places.get(ticket)
         if common is None or before is None:
             return None if common is None else common.settings.interval
@@ -303,7 +303,7 @@ class Turn(NamedTuple):
     size: int = 1
     """How many slots to request together at least: see `KeyStore.turn`."""
     behind: int | None = None
-    """How long before the slot another key's comes, see `KeyStore.behind_other`; None: none does."""
+    """How long before the slot that of another key comes, see `KeyStore.behind_other`; None: none does."""
     is_placed: bool = False
     """Whether the ticket has its common slot already."""
 

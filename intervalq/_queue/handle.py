@@ -77,12 +77,12 @@ class Handle:
         """
         if whole("weight", weight, 1, MAX_WEIGHT) != 1 and self._options.each != OF_ALL:
             raise InvalidOption(
-                f"weight={weight} needs each={SHARED!r}: other keys of {self.name!r} have a pace of their own"
+                f"weight={weight} needs each={SHARED!r}: the keys of {self.name!r} have a pace of their own"
             )
         return self._keyed(token(key), weight)
 
     def _keyed(self, key: str, weight: int = 1) -> Self:
-        """The queue of a key, which is given as in the record's name."""
+        """The queue of a key, which is given in the form that the record's name has."""
         if self._options.key is not None:
             raise TypeError(f"{self!r} is already the queue of a key")
         child = self._children.get(key)
@@ -96,7 +96,7 @@ class Handle:
         return child
 
     def _stay(self) -> None:
-        """Keep the handle of a key, whose settings aren't those of the other keys any more."""
+        """Keep the handle of a key whose settings are no longer those of the other keys."""
         if self._parent is not None and self._options.key is not None:
             self._parent._configured[self._options.key] = self  # noqa: SLF001 - its own class
 

@@ -41,8 +41,8 @@ Settle: TypeAlias = Callable[[R], Mapping[str, int] | None]
 """Computes from a job's result what it took of limits, by unit; None: the estimate in its cost counts."""
 
 _LATE = 100_000
-"""The most that a job may begin late if there are limits but no interval, in microseconds. In shorter windows
-it is a 500th of the shortest one; it lengthens each window by twice as much."""
+"""With limits but no interval: how late a job may begin, in microseconds; in shorter windows, a 500th of
+the shortest one. It lengthens each window by twice as much."""
 
 MAX_COST = 1_000_000_000
 """The most slots that one job may take."""
@@ -54,10 +54,10 @@ class Options:
 
     name: str
     key: str | None
-    """As the name of the record has it: see `intervalq._keys.names`."""
+    """In the form that the name of the record has: see `intervalq._keys.names`."""
     store_url: str | None = field(repr=False)  # with its secrets
     interval: int | None
-    """With an automatic rate: the longest one."""
+    """With an automatic rate: the longest interval."""
     burst: int
     max_running: int
     lookahead: int | None

@@ -50,8 +50,9 @@ class Warnings:
                 return
             _warned.add(self._store)
             log.warning(
-                "queue %r: the store is too far away to guarantee the tolerance (its clock is known to %s): "
-                "starts are at least %s apart instead of %s: use a nearer store, or a longer interval",
+                "queue %r: the store is too far away, or this machine too busy, to guarantee the tolerance "
+                "(the store's clock is known to %s): starts are at least %s apart instead of %s: use a "
+                "nearer store, fewer processes, or a longer interval",
                 self._queue, parse.text(time.clock.error(at)), parse.text(kept), parse.text(max(0, asked)),
             )  # fmt: skip
 

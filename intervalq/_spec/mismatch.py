@@ -24,7 +24,8 @@ def _parts(settings: Settings) -> dict[str, str]:
     """The text of each setting. Without an interval, others follow from the limits."""
     parts = {"pace": "no interval"}
     if settings.has_pace:
-        tolerance = f"tolerance={parse.text(settings.tolerance)}" if settings.tolerance else "no tolerance"
+        given = settings.tolerance  # 0: a tenth of the interval, times the burst
+        tolerance = f"tolerance={parse.text(given)}" if given else "the default tolerance"
         parts = {
             "pace": f"interval={parse.text(settings.interval)}",
             "burst": f"burst={settings.burst}",

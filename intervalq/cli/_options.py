@@ -62,7 +62,7 @@ def limit_option(function: F) -> F:
         multiple=True,
         metavar="N/T",
         help="At most N starts in any window of length T, in addition to the interval: 500/min; or in fixed "
-        "ones: '5000/day from utc'. Can be repeated.",
+        "windows: '5000/day from utc'. Can be repeated.",
     )(function)
 
 
@@ -116,8 +116,9 @@ class BeforeCommand(click.Command):
         try:
             rest = super().parse_args(ctx, args)
         except click.UsageError as error:
-            if not command and "unexpected extra argument" in error.message:
-                message = f"{error.message}: write -- in front of the command"
+            is_no_file = type(error) is click.BadParameter and isinstance(error.param, click.Argument)
+            if not command and (is_no_file or "unexpected extra argument" in error.message):
+                message = f"{error.format_message().rstrip('.')}; a command needs -- in front of it"
                 raise click.UsageError(message, ctx) from None
             raise
         ctx.params["command"] = tuple(command)

@@ -58,7 +58,7 @@ class PartError(Exception):
     """A process of a count failed; it printed the reason."""
 
     def __init__(self, part: str, code: int) -> None:
-        super().__init__(f"part {part} ended with {code}")
+        super().__init__(f"part {part} ended with exit code {code}")
 
 
 class Names:

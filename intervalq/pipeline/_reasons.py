@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_REASONS: Final = 10
 _MAX_ROWS: Final = 20_000
 _MAX_SIZE: Final = 1 << 23
-"""The most rows of a ledger that are read to find the reasons of some, and their size in characters."""
+"""How many reasons are kept, and how many rows of a ledger, and characters, are read to find them."""
 
 _AGAIN: Final = 5.0
 """Seconds between two of these readings."""
@@ -42,7 +42,7 @@ def reasons_in(failed: DataFrame) -> tuple[dict[str, Any], ...]:
 
 
 def _reason(error: Column) -> Column:
-    """The same as `reason_of`."""
+    """The reason of an error, as `reason_of` finds it."""
     text = F.split(error, "\n")[0]
     for pattern, stand_in in MASKS:
         text = F.regexp_replace(text, pattern, stand_in)

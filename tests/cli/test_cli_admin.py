@@ -30,7 +30,7 @@ def test_status_of_a_queue(intervalq: CommandLine) -> None:
     assert state(intervalq)["current"] == tickets >= 1
     output = intervalq("status", "api").stdout
     assert "interval  100ms (10/s)\n" in output
-    assert f"tickets  {tickets} issued, {tickets} last begun, none outstanding\n" in output
+    assert f"tickets  {tickets} issued, begun up to {tickets}, none outstanding\n" in output
 
 
 def test_status_of_a_queue_with_limits(intervalq: CommandLine) -> None:

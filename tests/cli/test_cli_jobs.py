@@ -178,11 +178,11 @@ def test_a_job_costs_what_its_line_says() -> None:
     [
         ("5", "is not a JSON object, but --cost names the field {tokens}"),
         ('{"b": 1}', "has no field 'tokens'; it has 'b'"),
-        ('{"tokens": 1.5}', "has no possible cost: --cost 'tokens=1.5' must be a whole number"),
-        ('{"tokens": -1}', "has no possible cost: --cost 'tokens=-1' must be a whole number"),
+        ('{"tokens": 1.5}', "has an invalid cost: --cost 'tokens=1.5' must be a whole number"),
+        ('{"tokens": -1}', "has an invalid cost: --cost 'tokens=-1' must be a whole number"),
         (
             '{"tokens": 1001}',
-            "has no possible cost: cost={'tokens': 1001} is more than the limit of 1000 tokens/m",
+            "has an invalid cost: cost={'tokens': 1001} is more than the limit of 1000 tokens/m",
         ),
     ],
 )

@@ -86,7 +86,7 @@ def test_list_and_show(store_url: str, ledger: Run) -> None:
     assert shown.splitlines()[-1].split() == ["run", "2", "1", "1", "1", "1", "in", "use", "never"]
     assert lines(ledger("show", "run", "--json").stdout)[0].items() >= second.items()
     output = ledger("show", "run").stdout
-    assert "unknown  1 (called by processes that died)\n" in output
+    assert "unknown  1 (may have been called by processes that died)\n" in output
     assert "in flight  1 (0 called)\n" in output
     assert "ledger list" in ledger("show", "none", code=1).stderr
     assert "not a queue name" in ledger("show", "a/b", code=2).stderr

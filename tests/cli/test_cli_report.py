@@ -78,6 +78,18 @@ def test_what_people_read() -> None:
     assert slow["slots unused"].startswith("not known")
 
 
+def test_without_an_interval_nothing_is_compared_with_one() -> None:
+    got = made([1.0, 1.1, 1.2], interval=None, issued=5, spanned=4)
+    assert lines(got) == [
+        ("jobs", "3"),
+        ("rate", "10/s (the queue has no interval, only limits)"),
+        ("gaps", "smallest 100ms, 1% 100ms, median 100ms, 99% 100ms"),
+        ("order", "kept"),
+        ("slots unused", "1; store calls per job: 0.00"),
+    ]
+    assert (got.rate_possible, got.rate_share, got.gaps_short) == (None, None, None)
+
+
 @given(st.lists(st.integers(0, 20)))
 def test_inversions_are_pairs_in_falling_order(numbers: list[int]) -> None:
     assert count_inversions(numbers) == sum(a > b for a, b in combinations(numbers, 2))
@@ -93,8 +105,8 @@ def test_a_percentile_has_that_share_at_or_below_it(numbers: list[float], percen
     assert sum(number < got for number in numbers) * 100 < max(1, percent) * len(numbers) or got == numbers[0]
 
 
-@given(st.lists(st.floats(1e9, 2e9), max_size=30), st.floats(1e-6, 1e6))
-def test_any_run_has_a_report(starts: list[float], interval: float) -> None:
+@given(st.lists(st.floats(1e9, 2e9), max_size=30), st.none() | st.floats(1e-6, 1e6))
+def test_any_run_has_a_report(starts: list[float], interval: float | None) -> None:
     got = made(starts, interval=interval)
     assert lines(got)
     assert got.to_dict()["starts"] == len(starts)

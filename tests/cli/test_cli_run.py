@@ -60,6 +60,17 @@ def test_jobs_cost_what_their_lines_say(intervalq: CommandLine) -> None:
     assert [each["taken"] for each in found["limits"]] == [6, 60]
 
 
+def test_a_queue_that_has_only_limits_has_no_interval(intervalq: CommandLine) -> None:
+    """Its record has an interval of a microsecond, which no user may see."""
+    intervalq("exec", "--name", "q", "--limit", "99/h", "--", "true")
+    ran = intervalq("run", "--name", "q", "--shards", "1", "--json", "--", "true", stdin="1\n2\n")
+    assert {name for name, value in ran.report.items() if value is None} == {
+        "interval", "rate_possible", "rate_share", "gaps_short",
+    }  # fmt: skip
+    assert ran.report["starts"] == 2
+    assert "(no interval, 0 outstanding)" in intervalq("pause", "q").stdout
+
+
 def test_results_have_these_fields_and_times_on_one_clock(intervalq: CommandLine) -> None:
     process = intervalq.start(
         "run", "-", "--name", "q", "--interval", "20ms", "--shards", "3", "--output", "r.jsonl", "--json",
@@ -251,7 +262,7 @@ def test_a_redirected_file_is_checked_as_well(intervalq: CommandLine) -> None:
         (["--name", "q", "--interval", "1s", "--shards", "0"], "--shards"),
         (["--name", "q", "--interval", "1s", "--"], "command after --"),
         (["--interval", "1s"], "--name"),
-        (["nosuchfile", "--name", "q", "--interval", "1s"], "nosuchfile"),
+        (["echo", "{}", "--name", "q", "--interval", "1s"], "a command needs -- in front of it"),
         (["--name", "q", "--interval", "1s", "--resume", "nosuchfile"], "nosuchfile"),
     ],
 )

@@ -111,7 +111,7 @@ def test_lines_with_a_follow_up_are_one_batch(tasks: Callable[..., Any]) -> None
     ("args", "stdin", "code", "message"),
     [
         ((), "1\nno json\n2\n", 2, "standard input, line 2: 'no json' is not JSON"),
-        ((), "\n", 2, "no values, so the follow-up would start at once; nothing was inserted"),
+        ((), "\n", 2, "in front of the pipe has failed; nothing was inserted"),
         (("--key", "k", "--inbox", "1"), "1\n2\n3\n", 1, "inbox of key 'k'"),
     ],
 )

@@ -276,9 +276,8 @@ def _change(
     if as_json_:
         _show(state, as_json_=True)
     else:
-        click.echo(
-            f"{name}: {done} ({exact(state.interval)} between starts, {state.outstanding} outstanding)"
-        )
+        spacing = f"{exact(state.interval)} between starts" if state.has_pace else "no interval"
+        click.echo(f"{name}: {done} ({spacing}, {state.outstanding} outstanding)")
 
 
 def _show(state: QueueState, keys: Sequence[QueueState] = (), *, as_json_: bool) -> None:

@@ -80,7 +80,7 @@ def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str,
         ("queue", escaped(state.name)),
         ("state", condition(state)),
         ("interval", interval(state)),
-        ("tickets", f"{state.ticket} issued, {state.current} last begun, {waits}"),
+        ("tickets", f"{state.ticket} issued, begun up to {state.current}, {waits}"),
     ]
     if state.burst != 1 and state.has_pace:
         rows.append(("burst", str(state.burst)))

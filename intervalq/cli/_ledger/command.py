@@ -184,7 +184,7 @@ def show(name: str, store: str | None, *, as_json_: bool) -> None:
         ("done", str(info.done)),
         ("failed", str(info.failed)),
         ("in flight", f"{info.claimed + info.started} ({info.started} called)"),
-        ("unknown", str(info.unknown) + (" (called by processes that died)" if info.unknown else "")),
+        ("unknown", f"{info.unknown} (may have been called by processes that died)" if info.unknown else "0"),
         ("processes", str(info.sessions)),
     ]
     for what, value in facts:

@@ -71,7 +71,7 @@ class RunCommand(BeforeCommand):
 @click.option(
     "--tolerance",
     metavar="D",
-    help="How late after its slot a job may start. Default: a tenth of the interval.",
+    help="How late after its slot a job may start. Default: a tenth of the interval, times the burst.",
 )
 @click.option(
     "--burst", type=click.IntRange(1), metavar="N", help="Jobs that may start at once after an idle time."
@@ -80,7 +80,7 @@ class RunCommand(BeforeCommand):
     "--max-running",
     type=click.IntRange(1),
     metavar="N",
-    help="Jobs that may run at the same time, in all shards and runs of the queue.",
+    help="Jobs of the queue that may run at the same time, in all processes together.",
 )
 @click.option(
     "--retries",
@@ -121,11 +121,11 @@ def run(
     object also fills {name} with its fields. No shell runs in between. The script of a shell may not contain
     {}, because the shell would execute the text of the line: write -- sh -c 'echo "$1"' sh {} instead.
 
-    The text of --cost may have {} and {name}, too: --cost tokens={tokens} takes the field of each line.
+    --cost may contain {} and {name}, too: --cost tokens={tokens} takes a field of each line.
 
-    Each job writes one line of JSON: job, shard, ticket, due, started, ended (seconds since 1970 on the
-    store's clock), exit_code, stdout, stderr, attempt. The run ends with a report of the pacing on standard
-    error.
+    Each finished job writes one line of JSON: job, shard, ticket, due, started, ended (seconds since 1970 on
+    the store's clock), exit_code, stdout, stderr, attempt. The run ends with a report of the pacing on
+    standard error.
 
     After Ctrl-C no more jobs start, and running jobs end; a second Ctrl-C kills them. The exit code is 0 if
     all jobs exited with 0, else 1; 2 for wrong use; 130 after Ctrl-C.
@@ -137,7 +137,10 @@ def run(
             "queue in Python, and run without --rate"
         )
     if limits and interval is None and rate is None:
-        raise InvalidOption("--limit needs --interval or --rate here: the report compares starts with these")
+        raise InvalidOption(
+            "--limit needs --interval or --rate here, which space the starts of a run: limits alone let them "
+            "begin in bursts"
+        )
     request = Request(
         name=name,
         interval=interval,

@@ -123,7 +123,7 @@ class Lines:
             )
             self._check(cost)
         except InvalidOption as error:
-            raise _Unusable(f"has no possible cost: {error}") from None
+            raise _Unusable(f"has an invalid cost: {error}") from None
         return cost
 
     def _argv(self, line: str, found: dict[str, Any] | None) -> tuple[str, ...]:

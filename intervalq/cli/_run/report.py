@@ -18,8 +18,8 @@ SHORT: Final = 0.9
 class Figures:
     """Figures of a run besides its starts."""
 
-    interval: float
-    """In seconds."""
+    interval: float | None
+    """In seconds; None: the queue has only limits."""
     shards: int
     jobs: int
     """Jobs that have a result."""
@@ -32,14 +32,14 @@ class Figures:
     issued: int | None
     """Tickets that the queue issued during the run, to anybody; None: unknown."""
     spanned: int
-    """Slots from the first used one to the last; tickets that were given back have later ones."""
+    """Slots (without an interval: tickets) from the first used one to the last; returned ones are later."""
     calls: int
     """Commands that the shards sent to the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How well a run was paced. Times are in seconds; None: there were too few starts."""
+    """How well a run was paced. Times are in seconds; None: there were too few starts, or no interval."""
 
     jobs: int
     failed: int
@@ -48,10 +48,10 @@ class Report:
     starts: int
     """The number of starts: one for each attempt."""
     shards: int
-    interval: float
+    interval: float | None
     rate: float | None
     """Starts per second, from the first to the last."""
-    rate_possible: float
+    rate_possible: float | None
     rate_share: float | None
     """The share of the possible rate that was reached."""
     gap_smallest: float | None
@@ -82,6 +82,7 @@ def report(started: Sequence[float], tickets: Sequence[int], figures: Figures) -
     span = times[-1] - times[0] if gaps else 0.0
     rate = len(gaps) / span if span > 0 else None
     inversions = count_inversions([tickets[i] for i in order])
+    interval = figures.interval
     return Report(
         jobs=figures.jobs,
         failed=figures.failed,
@@ -89,16 +90,15 @@ def report(started: Sequence[float], tickets: Sequence[int], figures: Figures) -
         not_run=figures.not_run,
         starts=len(times),
         shards=figures.shards,
-        interval=figures.interval,
+        interval=interval,
         rate=_rounded(rate),
-        rate_possible=float(f"{1 / figures.interval:.6g}"),
-        rate_share=_rounded(None if rate is None else rate * figures.interval),
+        rate_possible=_rounded(None if interval is None else 1 / interval),
+        rate_share=_rounded(None if rate is None or interval is None else rate * interval),
         gap_smallest=_rounded(gaps[0] if gaps else None),
         gap_p1=_rounded(percentile(gaps, 1)),
         gap_p50=_rounded(percentile(gaps, 50)),
         gap_p99=_rounded(percentile(gaps, 99)),
-        # Times are whole microseconds, so a gap of exactly 0.9 intervals must not count as shorter.
-        gaps_short=bisect_left(gaps, SHORT * figures.interval - 5e-7) / len(gaps) if gaps else None,
+        gaps_short=_share_short(gaps, interval),
         in_order=inversions == 0,
         inversions=inversions,
         slots_unused=(
@@ -106,6 +106,14 @@ def report(started: Sequence[float], tickets: Sequence[int], figures: Figures) -
         ),
         calls_per_job=_rounded(figures.calls / len(times) if times else None),
     )
+
+
+def _share_short(gaps: Sequence[float], interval: float | None) -> float | None:
+    """The share of gaps, which are sorted, that are short."""
+    if not gaps or interval is None:
+        return None
+    # Times are whole microseconds, so a gap of exactly 0.9 intervals must not count as shorter.
+    return bisect_left(gaps, SHORT * interval - 5e-7) / len(gaps)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
@@ -141,16 +149,13 @@ def lines(made: Report) -> list[tuple[str, str]]:
     rows = [("jobs", f"{made.jobs}{failed}{skipped}{not_run}")]
     if made.starts != made.jobs:
         rows.append(("starts", f"{made.starts}, including further attempts"))
-    if made.rate is not None and made.rate_share is not None:
-        reached = (
-            f"{_per_time(made.rate)}, {made.rate_share:.1%} of the queue's {_per_time(made.rate_possible)}"
-        )
-        if made.rate_share > 1:
-            reached += " (the first of few starts was late, within the tolerance)"
-        rows.append(("rate", reached))
+    if made.rate is not None:
+        rows.append(("rate", _reached(made.rate, made.rate_possible, made.rate_share)))
         gaps = (made.gap_smallest, made.gap_p1, made.gap_p50, made.gap_p99)
         rows.append(("gaps", "smallest {}, 1% {}, median {}, 99% {}".format(*map(seconds, gaps))))
-        rows.append(("too short", f"{made.gaps_short:.2%} of gaps under {SHORT} x {exact(made.interval)}"))
+        if made.interval is not None:
+            short = f"{made.gaps_short:.2%} of gaps under {SHORT} x {exact(made.interval)}"
+            rows.append(("too short", short))
     if not made.starts:
         return rows
     pairs = "pair" if made.inversions == 1 else "pairs"
@@ -159,6 +164,14 @@ def lines(made: Report) -> list[tuple[str, str]]:
     calls = "" if made.calls_per_job is None else f"; store calls per job: {made.calls_per_job:.2f}"
     rows.append(("slots unused", unused + calls))
     return rows
+
+
+def _reached(rate: float, possible: float | None, share: float | None) -> str:
+    """The rate of a run, in words."""
+    if possible is None or share is None:
+        return f"{_per_time(rate)} (the queue has no interval, only limits)"
+    late = " (the first of few starts was late, within the tolerance)" if share > 1 else ""
+    return f"{_per_time(rate)}, {share:.1%} of the queue's {_per_time(possible)}{late}"
 
 
 def _per_time(rate: float) -> str:

@@ -147,7 +147,7 @@ class _Session:
             await runner.run()
             progress.cancel_scope.cancel()
         issued = _issued(before, await self._inspected())
-        self._report(before.interval, issued, runner)
+        self._report(before.interval if before.has_pace else None, issued, runner)
         return self._exit_code(runner)
 
     async def _attached(self) -> QueueState:
@@ -195,8 +195,12 @@ class _Session:
 
     # --- the report ---------------------------------------------------------------------------------
 
-    def _report(self, interval: float, issued: int | None, runner: Runner) -> None:
+    def _report(self, interval: float | None, issued: int | None, runner: Runner) -> None:
         tally = self._tally
+        if interval is not None:
+            spanned = round((tally.due_last - tally.due_first) / interval) + 1
+        else:
+            spanned = max(tally.tickets, default=0) - min(tally.tickets, default=0) + 1
         figures = _report.Figures(
             interval=interval,
             shards=self._request.shards,
@@ -205,7 +209,7 @@ class _Session:
             skipped=tally.skipped,
             not_run=tally.left if tally.total is not None or runner.read_all else None,
             issued=issued,
-            spanned=round((tally.due_last - tally.due_first) / interval) + 1,
+            spanned=spanned,
             calls=runner.calls,
         )
         report = _report.report(tally.started, tally.tickets, figures)

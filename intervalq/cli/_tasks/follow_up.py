@@ -51,8 +51,10 @@ class BatchOfLines:
             await group.start(self._interrupt.heed, group.cancel_scope)
             await self._interrupt.or_until(lambda: self._read(handle))
             if self._interrupt.by is None and not self._bad and not self._parts:
-                # Perhaps the command in front of the pipe has failed.
-                self._bad = "standard input has no values, so the follow-up would start at once"
+                self._bad = (
+                    "standard input has no values, so the follow-up would start at once: see whether the "
+                    "command in front of the pipe has failed"
+                )
             if not self._bad and self._interrupt.by is None:
                 self._begun = True
                 self._id = await handle.batch(self._parts, follow_up)

@@ -119,10 +119,10 @@ class Made:
     "--inbox",
     type=click.IntRange(0),
     metavar="N",
-    help="With --key: how many tasks may wait behind the first.",
+    help="With --key: how many tasks may wait behind those that may run.",
 )
 @click.option(
-    "--priority", type=int, default=0, metavar="-9..9", help="Tasks of a higher one are claimed first."
+    "--priority", type=int, default=0, metavar="-9..9", help="Tasks of a higher priority are claimed first."
 )
 @click.option(
     "--concurrency-per-key",
@@ -131,13 +131,13 @@ class Made:
     metavar="N",
     help="With --key: how many tasks of the key may run at a time.",
 )
-@click.option("--keep", metavar="D", help="Keep its outcome for this time after its end: 1h, 7d.")
-@click.option("--replace", is_flag=True, help="With --key: replace the tasks that wait.")
+@click.option("--keep", metavar="D", help="Keep the outcome for this long after the end of the task: 1h, 7d.")
+@click.option("--replace", is_flag=True, help="With --key: replace the waiting tasks of the key.")
 @click.option(
     "--follow-up",
     nargs=2,
     metavar="QUEUE VALUE",
-    help="Insert all lines or none, and a task that starts once all of them have ended.",
+    help="Insert the lines as a batch, and a task that starts once all of them have ended.",
 )
 @tasks_store_option
 @json_option
@@ -166,8 +166,8 @@ def insert(
 
     VALUE is JSON. Without it, or with -, values are read from standard input, one per line, and all options
     apply to each. The command stops at the first line that is not valid JSON; earlier lines are already
-    inserted, except with --follow-up, which inserts nothing if there are no values either. No option but
-    --text applies to the follow-up.
+    inserted. With --follow-up, all lines are inserted or none, and having no lines is an error, because the
+    follow-up would start at once. No option but --text applies to the follow-up.
 
     Prints the id of the task, or the number of tasks and the id of the follow-up. The exit code is 1 if some
     were not inserted, 2 for wrong use and for a line that is not valid, 130 after Ctrl-C.

@@ -109,7 +109,7 @@ def nak(claim_: str, delay: str, error: str, *, is_dead: bool, store: str | None
 @click.option("--to", "queue", metavar="QUEUE", help="With ID: move it to this queue.")
 @click.option("--delay", metavar="D", help="With ID: not before this time from now.")
 @click.option(
-    "--priority", type=int, metavar="-9..9", help="With ID: tasks of a higher one are claimed first."
+    "--priority", type=int, metavar="-9..9", help="With ID: tasks of a higher priority are claimed first."
 )
 @click.option("--reset", is_flag=True, help="With ID: count its attempts from 0, and clear its error.")
 @click.option("--force", is_flag=True, help="With ID: do it even if a worker has claimed the task.")

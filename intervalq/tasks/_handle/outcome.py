@@ -152,7 +152,7 @@ class NoOutcome(IntervalqError):
             if dead_in is None
             else f"task {short(id)} is in queue {dead_in!r}, and left no outcome"
         )
-        super().__init__(f"{what}: insert tasks with keep=, and ask the same store, before that time is over")
+        super().__init__(f"{what}: insert tasks with keep=, and ask the same store while the outcome is kept")
 
 
 for _public in (FailedAttempt, Outcome, TaskFailed, TaskCancelled, NoOutcome):

@@ -41,9 +41,9 @@ _SPANS = (0, 1, 2, 10, 50)
 _PROGRESS = ("", '{"p":0.5}', '{"n":"ü"}')
 _KEEPS = (0, 0, 0, 10, DAY)
 _PER_KEY = ((1,), (1,), (2, 3), (1, 1, 2, 3))
-"""Those of the tasks of a sequence."""
+"""What `concurrency_per_key` may be for the tasks of one sequence."""
 _PRIORITIES = ((0,), (0, 0, 1, -1), (-9, -2, -1, 0, 0, 1, 2, 9))
-"""Those of the tasks of a sequence."""
+"""What `priority` may be for the tasks of one sequence."""
 
 
 class TaskCommandSource:
@@ -64,7 +64,7 @@ class TaskCommandSource:
         follows: bool = True,
         start: int = 1_000_000_000 * SECOND,
     ) -> None:
-        """Begin. Which kinds of tasks there are to be, as the suite says of its store."""
+        """Begin; `keeps`, `shares` and `follows` say what the store can do, as in its suite."""
         self.random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
         self.dead = f"{word}-a.dead"
