@@ -12,7 +12,7 @@ import servers
 from servers import Server
 
 
-def postgres() -> Server:
+def postgres(*settings: str) -> Server:
     """Start a PostgreSQL with a fresh cluster; anybody on this machine may connect as `postgres`."""
     user = servers.unprivileged()
     folder = servers.Folder("postgres", user)
@@ -35,6 +35,7 @@ def postgres() -> Server:
         lambda _, port: [
             *(str(programs / "postgres"), "-D", str(data), "-p", str(port)),
             *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
+            *(word for setting in settings for word in ("-c", setting)),
         ],
         url="postgresql://postgres@127.0.0.1:{port}/postgres",
         ready=lambda port: answers(f"postgresql://postgres@127.0.0.1:{port}/postgres"),
