@@ -126,8 +126,8 @@ def redis_cluster_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The URL of a PostgreSQL, which may have records of other tests."""
-    # No test lets it crash, so it needn't wait for the disk at each commit: those have an `own_postgres`.
-    make = lambda: postgres_servers.postgres("fsync=off")  # noqa: E731
+    # No test lets it crash, so its commits needn't wait for a disk; those that do have an `own_postgres`.
+    make = lambda: postgres_servers.postgres(servers.in_memory())  # noqa: E731
     with _url("INTERVALQ_TEST_POSTGRES_URL", make, postgres_servers.answers) as url:
         yield url
 

@@ -12,10 +12,13 @@ import servers
 from servers import Server
 
 
-def postgres(*settings: str) -> Server:
-    """Start a PostgreSQL with a fresh cluster; anybody on this machine may connect as `postgres`."""
+def postgres(within: Path | None = None) -> Server:
+    """A PostgreSQL with a fresh cluster, in a folder `within` another one (None: that of temporary files).
+
+    Anybody on this machine may connect as `postgres`.
+    """
     user = servers.unprivileged()
-    folder = servers.Folder("postgres", user)
+    folder = servers.Folder("postgres", user, within)
     data = folder.path / "data"
     programs = _reachable_binaries(folder.path, user)
     options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
@@ -35,7 +38,6 @@ def postgres(*settings: str) -> Server:
         lambda _, port: [
             *(str(programs / "postgres"), "-D", str(data), "-p", str(port)),
             *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
-            *(word for setting in settings for word in ("-c", setting)),
         ],
         url="postgresql://postgres@127.0.0.1:{port}/postgres",
         ready=lambda port: answers(f"postgresql://postgres@127.0.0.1:{port}/postgres"),
