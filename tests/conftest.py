@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
+import order
 import postgres_servers
 import servers
 from intervalq_stores.memory import ledgers, queues, tasks
@@ -39,60 +41,30 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
 
 
-# The files that take longest come first: if a long one runs last, the other processors idle meanwhile.
-# Files that keep all processors busy (the model, the simulations) are spread among files that mostly wait.
-LONG = (
-    "cli/test_cli_tasks.py",
-    "test_model_check.py",
-    "faults/test_token_storm.py",
-    "spark/test_pipeline.py",
-    "faults/test_clocks.py",
-    "test_simulation.py",
-    "spark/test_calls_on_a_cluster.py",
-    "cli/test_cli_run.py",
-    "stores/test_postgres_tasks.py",
-    "spark/test_audit.py",
-    "faults/test_proxy.py",
-    "test_docs.py",
-    "test_benchmarks_busy.py",
-    "spark/test_paced.py",
-    "spark/test_clusters.py",
-    "faults/test_nats_placement.py",
-    "spark/test_source.py",
-    "stores/test_postgres_tasks_plans.py",
-    "faults/test_server_postgres.py",
-    "cli/test_cli_help.py",
-    "cli/test_cli_admin.py",
-    "faults/test_server_redis.py",
-    "faults/test_storm.py",
-    "faults/test_power.py",
-    "faults/test_proxy_queue.py",
-    "stores/test_sqlite_tasks.py",
-    "stores/test_redis_tasks.py",
-    "stores/test_nats_tasks.py",
-    "faults/test_server_nats.py",
-    "demo/test_mapreduce.py",
-    "tasks/test_task_simulation.py",
-    "cli/test_cli_work.py",
-    "faults/test_server_files.py",
-    "test_benchmarks_run.py",
-    "faults/test_task_storm.py",
-    "cli/test_cli_run_ends.py",
-    "test_processes.py",
-    "test_benchmarks_tasks.py",
-    "stores/test_redis.py",
-    "stores/test_postgres.py",
-    "test_rules_laws.py",
-    "faults/test_partitions.py",
-    "test_soak.py",
-)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests by file, in the order in which the workers should get the files."""
-    here = Path(__file__).parent
-    rank = {here / name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    items.sort(key=order.rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> order.Scheduling | None:
+    """Give whole files to the workers, and some together."""
+    return order.schedule(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector pass over all that stays until the end: modules, and thousands of tests.
+
+    It would walk through them again and again, for a tenth of the time of tests that run in this process.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +126,9 @@ def redis_cluster_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     """The URL of a PostgreSQL, which may have records of other tests."""
-    with _url("INTERVALQ_TEST_POSTGRES_URL", postgres_servers.postgres, postgres_servers.answers) as url:
+    # No test lets it crash, so its commits needn't wait for a disk; those that do have an `own_postgres`.
+    make = lambda: postgres_servers.postgres(servers.in_memory())  # noqa: E731
+    with _url("INTERVALQ_TEST_POSTGRES_URL", make, postgres_servers.answers) as url:
         yield url
 
 

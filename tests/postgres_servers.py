@@ -12,10 +12,13 @@ import servers
 from servers import Server
 
 
-def postgres() -> Server:
-    """Start a PostgreSQL with a fresh cluster; anybody on this machine may connect as `postgres`."""
+def postgres(within: Path | None = None) -> Server:
+    """A PostgreSQL with a fresh cluster, in a folder `within` another one (None: that of temporary files).
+
+    Anybody on this machine may connect as `postgres`.
+    """
     user = servers.unprivileged()
-    folder = servers.Folder("postgres", user)
+    folder = servers.Folder("postgres", user, within)
     data = folder.path / "data"
     programs = _reachable_binaries(folder.path, user)
     options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]

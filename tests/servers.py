@@ -51,8 +51,8 @@ class NotInstalledError(Exception):
 class Folder:
     """A server's folder, in the system's temporary folder, because other users can't read those of pytest."""
 
-    def __init__(self, name: str, owner: pwd.struct_passwd | None = None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"intervalq-{name}-"))
+    def __init__(self, name: str, owner: pwd.struct_passwd | None = None, within: Path | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"intervalq-{name}-", dir=within))
         if owner is not None:
             os.chown(self.path, owner.pw_uid, owner.pw_gid)
         self._watch = subprocess.Popen(
@@ -154,6 +154,16 @@ def free_port(*, below: int = 65_536) -> int:
             port: int = probe.getsockname()[1]
         if port < below:
             return port
+
+
+def in_memory() -> Path | None:
+    """A folder in memory, where nothing waits for a disk; None: there is none, or it has too little room."""
+    try:
+        there = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    has_room = there.f_bavail * there.f_frsize >= 8 << 30
+    return Path("/dev/shm") if has_room and not there.f_flag & os.ST_NOEXEC else None
 
 
 def unprivileged() -> pwd.struct_passwd | None:

@@ -142,6 +142,7 @@ PLANTED: Final[dict[str, Planted]] = {
         "Tickets before one that was granted late may still be granted, behind it.",
         "late",
         rules=_earlier_not_dead,
+        changes={"tickets": 2},
     ),
     "freed-twice": Planted(
         "A slot that is given back twice, as its shard heard no answer, frees the one before it as well.",
@@ -185,6 +186,7 @@ PLANTED: Final[dict[str, Planted]] = {
         "A hold moves a slot beside a later one that was already granted.",
         "holds",
         rules=_earlier_lives_on,
+        changes={"interval": 2},
     ),
     "step-survived": Planted(
         "A shard keeps its tickets when the store's clock was stepped.",
@@ -195,6 +197,7 @@ PLANTED: Final[dict[str, Planted]] = {
         "A shard uses the slots of a record that is gone as those of the new one.",
         "dropped",
         Bugs(slots_kept=True),
+        changes={"interval": 2},
     ),
 }
 """The planted bugs by name."""

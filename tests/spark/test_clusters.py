@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import order
 import servers
 from spark import clusters, processes
 from spark.clusters import Cluster, Connect
@@ -16,6 +17,12 @@ from spark.programs import Program, environment
 
 ZONE = "spark.sql.session.timeZone"
 WORKERS = Path(__file__).parent / "program_workers.py"
+
+
+def test_files_with_a_jvm_are_run_by_one_worker(request: pytest.FixtureRequest) -> None:
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    files = {f"spark/{item.path.name}" for item in tests if "java_options" in item.fixturenames}
+    assert files <= {*order.SPARK}
 
 
 def test_both_executors_work_and_all_may_be_killed(standalone_cluster: Cluster) -> None:

@@ -280,18 +280,18 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
     ahead: dict[Process, float] = {}
     for start in seen.starts:
         process = start.job.process
-        lost = _lost_last(seen, process, start.at, lateness[process.name])
-        first = max(start.job.added, ahead.get(process, 0.0), lost)
-        ahead[process] = start.at
-        # A stalled process is too late for its slots and waits again; it may see that without a request.
-        if any(who is process and since < start.at and until > first for since, until, who in seen.stalls):
-            continue
+        before, ahead[process] = ahead.get(process, 0.0), start.at
         if (
             process in missed
             or seen.failures[process]
             or start.job.plan.cost > 1
             or len(start.job.starts) > 1
         ):
+            continue
+        lost = _lost_last(seen, process, start.at, lateness[process.name])
+        first = max(start.job.added, before, lost)
+        # A stalled process is too late for its slots and waits again; it may see that without a request.
+        if any(who is process and since < start.at and until > first for since, until, who in seen.stalls):
             continue
         longest = max((back - sent for sent, back in seen.exchanges[process] if back > first), default=0.0)
         if longest * 2 > plan.interval or plan.interval < 0.05:

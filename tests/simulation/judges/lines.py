@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from intervalq.rules import FOREVER, Advance, Inspect, Slot, State, Units, apply
 from simulation.facts import ObservedJob
@@ -22,6 +22,12 @@ _REACTION: Final = 0.001
 """How long a process needs at least to react to an answer, in seconds."""
 
 _STARTS: Final = "starts"
+
+Opened: TypeAlias = tuple[State, int, bool]
+"""See `_opened`."""
+
+Wants: TypeAlias = tuple[tuple[int, Units], ...]
+"""What jobs cost, and what they take of the limits."""
 
 
 class Outlook(NamedTuple):
@@ -41,6 +47,10 @@ class Lines:
     def __init__(self, seen: Observer, plan: Plan) -> None:
         self._seen = seen
         self._rate = 1 + plan.store_ppm / 1e6
+        # Many questions differ in nothing that matters to the rules, which take most of the time here. Each
+        # record is kept beside its answer, so that no other one gets its id.
+        self._openings = dict[tuple[int, int], tuple[State, Opened]]()
+        self._issued = dict[tuple[int, int, Wants], tuple[State, int]]()
 
     def outlooks(self, job: ObservedJob, at: float, *, by_last: bool = False) -> list[Outlook]:
         """When a job's slot would come: by each version of the record that its process could go by.
@@ -177,7 +187,7 @@ class Lines:
         self, job: ObservedJob, at: float, state: State, own: list[Slot], ahead: list[ObservedJob]
     ) -> Outlook:
         reading, soonest = self._reading(at), at
-        state, now, is_open = _opened(state, reading)
+        state, now, is_open = self._opened(state, reading)
         soonest = max(soonest, self._true(at, reading, now))
         if is_open:  # its end is heard of, and then a grant requested
             sent = [each for when, each in self._seen.commands[job.process] if when <= at]
@@ -193,12 +203,24 @@ class Lines:
         if slot is not None:
             begins = self._true(at, reading, slot.due + state.held_total)
             return Outlook(max(soonest, begins), is_open, is_owned=True)
-        costs, units = [each.plan.cost for each in without], [_units(each, state) for each in without]
-        take = Advance(generation=state.generation, take=len(costs), costs=tuple(costs), units=tuple(units))
-        after, answer = apply(state, take, now)
-        due = answer.taken[-1].due if answer.count == len(costs) else FOREVER
-        assert after is not None
+        due = self._due(state, now, tuple([(each.plan.cost, _units(each, state)) for each in without]))
         return Outlook(max(soonest, self._true(at, reading, due + state.held_total)), is_open, is_owned=False)
+
+    def _opened(self, state: State, now: int) -> Opened:
+        if (id(state), now) not in self._openings:
+            self._openings[id(state), now] = state, _opened(state, now)
+        return self._openings[id(state), now][1]
+
+    def _due(self, state: State, now: int, wants: Wants) -> int:
+        """On the queue's clock, the last of the slots that jobs would get if they asked for them at once."""
+        if (id(state), now, wants) not in self._issued:
+            costs, units = zip(*wants, strict=True)
+            take = Advance(generation=state.generation, take=len(wants), costs=costs, units=units)
+            after, answer = apply(state, take, now)
+            assert after is not None
+            due = answer.taken[-1].due if answer.count == len(wants) else FOREVER
+            self._issued[id(state), now, wants] = state, due
+        return self._issued[id(state), now, wants][1]
 
     def _slowest(self, process: Process, at: float) -> float:
         had = self._seen.exchanges[process]
@@ -230,7 +252,7 @@ def _place(job: ObservedJob) -> tuple[int, int]:
     return -job.plan.priority, job.number
 
 
-def _opened(state: State, now: int) -> tuple[State, int, bool]:
+def _opened(state: State, now: int) -> Opened:
     """The record at the end of a hold, and when that is: at once if nobody knows when."""
     state = apply(state, Inspect(), now)[1].state or state
     if state.held_since is None:

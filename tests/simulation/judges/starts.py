@@ -50,6 +50,7 @@ class Starts:
         steps = [Fault(at, 1 + self._granted_before(at), by) for at, by in seen.steps]
         self._faults = sorted([*lost, *steps], key=lambda fault: fault.at)
         self._excused: set[int] = set()
+        self._had: dict[int, list[Settings]] = {}
 
     def judged(self) -> Findings:
         """Every start outside its slot or too close to an earlier one, except the excused ones."""
@@ -239,10 +240,14 @@ class Starts:
 
         If the settings are changed before the store hears of the ticket again, they don't hold for it.
         """
+        known = self._had.get(id(start))
+        if known is not None:
+            return known
         had = [grant.settings for grant in start.grants]
         issued = max(self._seen.issues[start.slot], default=start.at)
         if any(issued < loss <= start.at for loss in self._seen.losses):
             had.append(self._seen.issued[start.slot])
+        self._had[id(start)] = had
         return had
 
     # --- excuses ------------------------------------------------------------------------------------
