@@ -22,8 +22,8 @@ from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks._worker import chunks, outcomes
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
+from planted.planting import Plant, instead
 
-Plant = Callable[[], Iterator[None]]
 BUGS: Final[dict[str, tuple[str, Plant]]] = {}
 """By name: the mix, and the function that plants it."""
 
@@ -40,11 +40,6 @@ def bug(name: str, mix: str) -> Callable[[Plant], Plant]:
 def planted(name: str) -> Iterator[None]:
     """Plant a bug while the context is open; an empty name plants none."""
     yield from BUGS[name][1]() if name else iter((None,))
-
-
-def instead(owner: object, name: str, replacement: object) -> Iterator[None]:
-    with mock.patch.object(owner, name, replacement):
-        yield
 
 
 @bug("unguarded-commit", "stalls")
