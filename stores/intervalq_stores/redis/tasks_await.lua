@@ -1,7 +1,7 @@
 -- To be notified of outcomes. It comes after tasks_writes.lua.
 --
--- A listener looks for the outcomes after it has said that it waits for them. What it was not notified of in a day is
--- swept: it may have died.
+-- A listener looks for the outcomes after it has said that it waits for them. Entries of which it was not notified
+-- within a day are swept, because it may have died.
 --
 -- ARGV[5]  the listener
 -- ARGV[6] and following: the ids of tasks
