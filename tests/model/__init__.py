@@ -2,7 +2,7 @@
 
     python tests/model_check.py                                     # the scopes of the test suite
     python tests/model_check.py --scope crashes --shards 4 --tickets 3
-    python tests/model_check.py --bug void-ignored                  # and how it is found
+    python tests/model_check.py --bug revocation-ignored            # and how it is found
 
 A state is a record, the shards, the requests and answers that are on their way, and what the judges remember.
 Breadth-first, every transition from every state is taken; so a counterexample is the shortest one. Instants

@@ -100,11 +100,11 @@ async def test_who_waits_for_outcomes_is_told_of_its_own_and_asks_only_then(
 
     @asynccontextmanager
     async def noted(ids: Sequence[str]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        async with awaited(ids) as told:
+        async with awaited(ids) as notified:
             listening.extend(ids)
             if len(listening) == count:
                 all_listen.set()
-            yield told
+            yield notified
 
     monkeypatch.setattr(store, "apply", counted)
     monkeypatch.setattr(store, "awaited", noted)

@@ -179,17 +179,17 @@ async def test_an_end_in_a_transaction_is_told_also_after_the_connection_was_los
     await store.apply(Begin(Session("s", expiry=60 * SECOND)))
     await store.apply(Modify(inserts=(Insert("q", "1", "a", keep_for=DAY),)))
     (row,) = (await store.apply(Work("s", queues=("q",), limit=1))).claimed
-    async with store.awaited(["a"]) as told:
+    async with store.awaited(["a"]) as notified:
         sql(url, f"select pg_terminate_backend(pid) {ME} and query = 'listen intervalq_ended'")
-        await told()
+        await notified()
     async with store.transaction(isolation) as transaction:
         await transaction.connection.execute("select from intervalq.tasks")
-        async with store.awaited(["a"]) as told:
+        async with store.awaited(["a"]) as notified:
             await transaction.apply(Modify("s", deletes=(Delete(row.id, row.version),)))
             async with store.awaited(["b"]):
                 pass
             await transaction.connection.execute("commit")
-            await told()
+            await notified()
             await transaction.connection.execute("begin")
     assert await store.apply(Outcomes(ids=("a",)))
 

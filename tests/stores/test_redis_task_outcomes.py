@@ -69,12 +69,12 @@ async def test_who_waits_for_outcomes_leaves_nothing_behind(store: RedisTaskStor
 async def test_an_end_is_told_also_after_the_connection_was_lost(store: RedisTaskStore, client: Any) -> None:
     await begun(store, "s")
     await store.apply(inserts("a", keep_for=DAY))
-    async with store.awaited(["a"]) as told:
+    async with store.awaited(["a"]) as notified:
         client.client_kill_filter(_type="pubsub")
-        await told()
-    async with store.awaited(["a"]) as told:
+        await notified()
+    async with store.awaited(["a"]) as notified:
         await store.apply(Work("s", deleted(await claim(store, "s"))))
-        await told()
+        await notified()
     assert await store.apply(Outcomes(ids=("a",)))
 
 

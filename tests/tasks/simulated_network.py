@@ -23,7 +23,7 @@ A = TypeVar("A")
 URL = "simulated://tasks"
 DEADLINE = 2.0
 CONSUMER = "fetchers"
-MOST = 3
+MAX_PENDING = 3
 """How many tasks this pull consumer may have unsettled."""
 
 
@@ -120,8 +120,8 @@ class Network:
         """Check what must hold at any time."""
         table = self.store._tasks.table
         mine = {each.id for each in table.sessions() if each.consumer == CONSUMER}
-        if mine and sum(row.session in mine for row in self.rows()) > MOST:
-            self.broken(f"{CONSUMER} have more than {MOST} tasks unsettled")
+        if mine and sum(row.session in mine for row in self.rows()) > MAX_PENDING:
+            self.broken(f"{CONSUMER} have more than {MAX_PENDING} tasks unsettled")
         lines: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows():
             if row.key is not None:
