@@ -88,7 +88,7 @@ class Records:
         self.steps += 1
         for state in (
             self.states.values() if self.steps % 16 == 0 else ()
-        ):  # else it would take most of the time
+        ):  # otherwise it would take most of the time
             assert state is None or State.from_dict(state.to_dict()) == state
         return answer
 

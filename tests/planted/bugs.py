@@ -1,4 +1,4 @@
-"""All planted bugs, and how sharp the judges are: so many schedules of a mix it takes to find them.
+"""All planted bugs, and how many schedules of a mix it takes to find each of them.
 
 Those of `bugs_found` were real. A test plants each of them; by hand: `python tests/simulate_bug.py NAME`.
 

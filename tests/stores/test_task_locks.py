@@ -121,7 +121,7 @@ async def test_it_expires_when_its_holder_is_killed(opened: Open, name: str, url
 
 
 async def test_it_is_refreshed_for_as_long_as_it_is_held(opened: Open, name: str, url: str) -> None:
-    """For longer than it would hold without that: until it was refreshed four times."""
+    """It is held for longer than it would be without refreshes: until it was refreshed four times."""
     times, enough, order = 0, anyio.Event(), list[str]()
     tasks = opened()
     store = tasks._here()
