@@ -34,7 +34,7 @@ How the abstract shard relates to the real one (`intervalq/_shard`)
     leases      jobs end at any time; one whose lease ever lapsed is not counted
     late        in the scope `late`, a slot that is over is asked about again, however late that arrives; one
                 that is as far behind as is distinguished is not granted late
-    jobs        a job always waits, at a cost of one slot. For orders, priorities and retries see the simulation
+    jobs        a job always waits, at a cost of one slot. The simulation has orders, priorities and retries
 
 Missing: late grants beside holds, limits and failovers, settings that differ at first contact, jobs of
 several slots, bursts that are reconfigured, several commands of one shard that wait for each other, drift of
