@@ -61,7 +61,7 @@ class Waiters:
 
     def notify(self, ids: Iterable[str]) -> None:
         """Note that these tasks have left outcomes, and wake those who wait for no others."""
-        if not self._of:  # the usual case; a caller that begins to wait now looks first
+        if not self._of:  # usual; a caller that begins to wait now looks for outcomes itself
             return
         with self._lock:
             for id_ in ids:
