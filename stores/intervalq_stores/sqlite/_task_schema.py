@@ -16,7 +16,7 @@ _FOR_LOOKS: Final = (
 )
 
 _CLOCK: Final = (
-    # The latest reading of the clock, to the second.
+    # About the latest reading of the clock.
     "CREATE TABLE intervalq_clock (seen INTEGER NOT NULL)",
     "INSERT INTO intervalq_clock VALUES (0)",
 )
