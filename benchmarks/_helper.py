@@ -13,7 +13,7 @@ _ENDS_WITHIN = 10.0
 def helper(*command: str, ready: bool = False) -> Iterator[str]:
     """A process that ends when its standard input is closed: by this process, or because this process ended.
 
-    With `ready`, yields its first line, which it prints when it is ready; else an empty text.
+    With `ready`, yields its first line, which it prints when it is ready; otherwise an empty text.
     """
     process = subprocess.Popen(
         command,

@@ -91,7 +91,7 @@ class Work:
 
 
 def some_shards(work: Work, shards: int) -> Row:
-    """One process with its shards, from the common begin to the common end."""
+    """One process with its shards, from the common beginning to the common end."""
     starts: list[int] = []
     row: Row = {}
 

@@ -200,7 +200,7 @@ def _waiting(state: State, length: int, again: tuple[Slot, ...], current: int) -
     if not state.settings.limits:
         return state
     last = current - len(again)
-    if not again or again[0].ticket != last + 1:  # it isn't all of the last ones
+    if not again or again[0].ticket != last + 1:  # these are not the last granted ones
         last = current
     return replace(state, revoked_through=max(state.revoked_through, last))
 

@@ -197,7 +197,7 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
 
 
 def _heal(state: State, mark: HighWaterMark | None) -> tuple[State, bool]:
-    """Bring a record forward that has lost tickets or late grants which the sender knows."""
+    """Bring forward a record that has lost tickets or late grants of which the sender knows."""
     if mark is None or (mark.ticket <= state.ticket and mark.late_total <= state.late_total):
         return state, False
     if mark.ticket > state.ticket:
@@ -237,7 +237,7 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
         if late:
             state = _set_back_for(state, slots, length, now)
         elif held:
-            return state, _Grants()  # its shard asks again until the lease has ended, and so the hold
+            return state, _Grants()  # its shard asks again until the lease has ended, and the hold with it
     earliest = state.clock(now) - state.tolerance - state.credit
     in_time = tuple(slot for slot in slots if slot.due >= earliest)
     granted: list[Slot] = []
@@ -299,7 +299,7 @@ def _overdue(state: State, slot: Slot, notice: int, now: int) -> int:
 
 
 def _set_back_for(state: State, slots: Sequence[Slot], length: int, now: int) -> State:
-    """Set the queue's clock back by what the first of the slots is overdue.
+    """Set the queue's clock back by the time for which the first of the slots is overdue.
 
     Ungranted tickets before it would move behind granted ones, so they are revoked. While the queue is at its
     limit of running jobs, its hold begins anew, so that no time counts both as lateness and as held.

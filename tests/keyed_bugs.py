@@ -1,32 +1,48 @@
-"""Planted bugs of keys under one rate, each with what it breaks, and the first schedule that finds it.
+"""Planted bugs of keys under one rate and of their limits, each with the judge and the seed that find it.
 
-`python tests/keyed_bugs.py [NAME] [SCHEDULES]` searches for that schedule again, in this many schedules.
+`python tests/keyed_bugs.py [NAME] [SEEDS]` searches for the first such seed again, among this many.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from intervalq import keyed
+from intervalq._keys import each, limits, store
 from intervalq._keys.store import KeyStore
 from intervalq._queue import options
+from intervalq._spec import windows
+from intervalq._spec.keys import fixed
 from intervalq.keyed import Common
-from intervalq.rules import FOREVER, Advance, Settings, Slot, State
+from intervalq.rules import FOREVER, Advance, Command, Limit, Settings, Settled, Slot, State, Usage
+from intervalq.testing.virtual import Stuck
 from keyed_schedules import verdict
+from keyed_window_oracle import run
 
-_ADVANCE: Final = keyed._advance
 _ASKING: Final = keyed._asking
+_FIXED_CELL: Final = windows.fixed_cell
+_GIVE_BACK: Final = windows.give_back
 _KNOWN: Final = KeyStore._known
 _MOVED: Final = keyed._moved
+_OF_KEY: Final = limits.of_key
+_PACE_OF: Final = each.pace_of
 _PACED: Final = keyed._paced
 _PLACES: Final = keyed._places
+_SETTLE: Final = fixed.settle
+_SET_BACK: Final = windows.set_back
 _TOLERANCE: Final = keyed._tolerance
+_WAITING: Final = keyed._waiting
+
+
+def exceeded(seed: int) -> list[str]:
+    """The limits that one run of the oracle exceeded."""
+    return run(seed).over()
 
 
 class Bug(NamedTuple):
@@ -35,10 +51,12 @@ class Bug(NamedTuple):
     promise: str
     """What docs/promises.md or docs/pacing.md says, which it breaks."""
     seed: int
-    """The first schedule that finds it."""
+    """The first seed at which its judge finds it."""
     owner: object
     name: str
     broken: Callable[..., Any]
+    judge: Callable[[int], list[str]] = verdict
+    """Returns the broken promises of the schedule with a seed."""
 
 
 def _stays(state: State, length: int, slots: object = ()) -> State:
@@ -66,8 +84,8 @@ def _light(self: KeyStore, command: Any) -> Common:
     return replace(_KNOWN(self, command), weight=1)
 
 
-def _for_ever(common: Settings, own: int) -> Settings:
-    return Settings(own or common.interval, tolerance=common.tolerance)
+def _for_ever(common: Settings, interval: int, own: tuple[Limit, ...]) -> Settings:
+    return replace(_PACE_OF(common, interval, own), ephemeral=False)
 
 
 def _goes_on(state: State, common: State, command: Advance, known: Common, now: int) -> int:
@@ -78,6 +96,32 @@ def _own_slot(self: KeyStore, state: State, until: int) -> int:
     del self, until
     return state.due
 
+
+def _vanishing(state: State, length: int, slots: Sequence[Slot] = ()) -> State:
+    again = [slot for slot in slots if slot.ticket <= state.current]
+    before = replace(state, held_total=state.held_total - length)
+    for slot in again:
+        before = _GIVE_BACK(before, slot)
+    return _SET_BACK(replace(before, held_total=state.held_total), length)
+
+
+def _settled_twice(state: State, settled: Sequence[Settled]) -> State:
+    return _SETTLE(_SETTLE(state, settled), settled)
+
+
+def _settled_elsewhere(limit: Limit, use: Usage, at: int) -> int | None:
+    found = _FIXED_CELL(limit, use, at)
+    return found if found is None else min(found + 1, len(use.used) - 1)
+
+
+def _in_wrong_order(command: Command) -> Command:
+    if isinstance(command, Advance):
+        settled = tuple([each._replace(more=each.more[::-1]) for each in command.settled])
+        command = replace(command, settled=settled)
+    return _OF_KEY(command)
+
+
+_LIMIT: Final = "no window has more than its limit"
 
 BUGS: Final = {
     "a key does not wait for its common slot": Bug(
@@ -118,6 +162,29 @@ BUGS: Final = {
     "idle keys stay in the store": Bug(
         "a key that is idle leaves nothing behind", 0, options, "pace_of", _for_ever
     ),
+    "a slot that is granted again no longer counts": Bug(
+        _LIMIT, 14, windows, "set_back", _vanishing, exceeded
+    ),
+    "what is settled of a key's limits counts twice": Bug(
+        _LIMIT, 118, fixed, "settle", _settled_twice, exceeded
+    ),
+    "it is settled in the cell behind": Bug(
+        _LIMIT, 199, fixed, "fixed_cell", _settled_elsewhere, exceeded
+    ),
+    "it is settled in the order of the common limits": Bug(
+        _LIMIT, 6, store, "of_key", _in_wrong_order, exceeded
+    ),
+    "units stay behind when the clock is set back": Bug(
+        _LIMIT, 17, windows, "set_back", lambda state, *_: state, exceeded
+    ),
+    "granted slots stay behind when they come again": Bug(
+        _LIMIT, 101, keyed, "_waiting",
+        lambda state, length, again, current: _WAITING(state, length, (), 0), exceeded,
+    ),
+    "another common tolerance changes nothing": Bug(
+        _LIMIT, 59, keyed, "_with_settings",
+        lambda state, settings: replace(state, settings=settings), exceeded,
+    ),
 }  # fmt: skip
 
 
@@ -130,11 +197,15 @@ def planted(name: str) -> Iterator[None]:
 
 
 def is_found(name: str, seed: int) -> bool:
-    """Whether a schedule finds a bug; a crash counts as well."""
+    """Whether its judge finds a bug at a seed.
+
+    A failed assertion counts, and so does a schedule that never ends. Any other error shows that the bug
+    can't be planted any more.
+    """
     with planted(name):
         try:
-            return bool(verdict(seed))
-        except Exception:  # noqa: BLE001 - whatever it breaks
+            return bool(BUGS[name].judge(seed))
+        except (AssertionError, Stuck):
             return True
 
 
@@ -142,5 +213,5 @@ if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     names = [name for name in BUGS if sys.argv[1:2] in ([], [""], [name])]
     for each_name in names:
-        most = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000
-        print(next((seed for seed in range(most) if is_found(each_name, seed)), None), each_name, flush=True)
+        count = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000
+        print(next((seed for seed in range(count) if is_found(each_name, seed)), None), each_name, flush=True)

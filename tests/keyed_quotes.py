@@ -18,7 +18,7 @@ from intervalq.testing.virtual import virtual_micros
 
 ROUNDS: Final = 4
 
-LONGEST: Final = 1.0
+MAX_HOLD: Final = 1.0
 """The longest hold, in seconds."""
 
 
@@ -53,13 +53,13 @@ class Asking:
             ]
             held = dice.choice(("", "", "", "queue", "key"))
             if held:
-                await (queue[name] if held == "key" else queue).cool_down(dice.uniform(0.1, LONGEST))
+                await (queue[name] if held == "key" else queue).cool_down(dice.uniform(0.1, MAX_HOLD))
             await self._ask(
                 queue[name], f"{name}, {len(ahead)} ahead, held: {held}", is_first=not ahead, held=held
             )
             for job in ahead:
                 await job
-            await anyio.sleep(LONGEST if held else 0)
+            await anyio.sleep(MAX_HOLD if held else 0)
 
     def _cost(self) -> Any:
         starts = self.dice.choice((1, 1, 1, 3))

@@ -28,7 +28,7 @@ from keyed_quotes import Asking
 
 
 @dataclass(eq=False)
-class Line:
+class Connection:
     """A store behind a connection that may lose, delay and duplicate messages."""
 
     behind: MemoryStore
@@ -114,7 +114,7 @@ class Schedule:
         self.weights = {key: 1 if self.own else dice.choice((1, 1, 2, 3)) for key in self.keys}
         self.backlog = 40 if calm else 0
         self.seen = Seen()
-        self.lines: list[Line] = []
+        self.connections: list[Connection] = []
         self.stalls = not calm and dice.random() < 0.5
         self.tokens = Random(f"{seed}:tokens")
         self.limits: list[tuple[int, int, str]] = []
@@ -134,8 +134,8 @@ class Schedule:
         processes = dice.randint(1, 4)
         for number in range(processes):
             faulty = not self.calm and dice.random() < 0.6
-            self.lines.append(
-                Line(
+            self.connections.append(
+                Connection(
                     store, delay, Random(f"{number}:{dice.random()}"),
                     lost=0.05 if faulty else 0.0, again=0.1 if faulty else 0.0,
                 )
@@ -145,9 +145,9 @@ class Schedule:
                 group.start_soon(self._pauses, store)
                 if self.stalls:
                     group.start_soon(self._stalls)
-            for number, line in enumerate(self.lines):
+            for number, connection in enumerate(self.connections):
                 dies = not self.calm and number > 0 and dice.random() < 0.3
-                group.start_soon(self._process, number, line, dies)
+                group.start_soon(self._process, number, connection, dies)
         await self._quotes(store)
         await anyio.sleep(100)
         async with (
@@ -162,7 +162,7 @@ class Schedule:
         """Once all jobs have ended, ask when one would begin."""
         delay = 0.0005
         handles = [
-            IntervalQueue("api", store=Line(store, delay, Random(number)), **self.options)
+            IntervalQueue("api", store=Connection(store, delay, Random(number)), **self.options)
             for number in range(2)
         ]
         cells = 3 * self.interval if self.limits else 0.0
@@ -173,13 +173,13 @@ class Schedule:
         for handle in handles:
             await handle.close()
 
-    async def _process(self, number: int, line: Line, dies: bool) -> None:
-        queue = IntervalQueue("api", store=line, **self.options)
+    async def _process(self, number: int, connection: Connection, dies: bool) -> None:
+        queue = IntervalQueue("api", store=connection, **self.options)
         mine = self.keys if self.calm else [key for key in self.keys if self.dice.random() < 0.7]
         if (
-            self.calm and len(self.lines) >= 2
+            self.calm and len(self.connections) >= 2
         ):  # each key in one process, because a weight belongs to a handle
-            mine = [key for at, key in enumerate(self.keys) if at % len(self.lines) == number]
+            mine = [key for at, key in enumerate(self.keys) if at % len(self.connections) == number]
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
                 for key in mine:
@@ -190,7 +190,7 @@ class Schedule:
                         group.start_soon(self._job, number, queue, key, at, cost)
                 if dies:
                     await anyio.sleep(self.dice.uniform(0.05, 1.5))
-                    line.is_cut = True
+                    connection.is_cut = True
                     scope.cancel()
         if not dies:
             await queue.close()
@@ -201,7 +201,7 @@ class Schedule:
         began = False
         tokens = self.tokens.choice((0, 1, 10, 40, 100)) if self.limits else 0
         took = self.tokens.choice((tokens, tokens // 2))
-        if self.lines[number].again:
+        if self.connections[number].again:
             took = tokens  # a refund counts twice if its request is delivered twice, see docs/promises.md
         units = {"starts": cost, "tokens": tokens}
         try:
@@ -257,7 +257,7 @@ class Schedule:
                 found += self._spacing(mine, round(self.own * 1e6), key)
         # Granted jobs may begin for two round trips or 50 ms, and 100 ms more in a process that wakes late.
         # A copy of a request, or a moment in which processes stand still, makes round trips longer.
-        trip = 4 * max(line.delay for line in self.lines) + 3 * self.interval * self.stalls
+        trip = 4 * max(connection.delay for connection in self.connections) + 3 * self.interval * self.stalls
         grace = round(max(0.05, 2 * trip) * 1e6) + 100_000 + min(step, 50_000)
         for since, until, key in self.seen.pauses:
             began = [at for at, whose, *_ in starts if since + grace < at < until and key in {"", whose}]
@@ -273,7 +273,7 @@ class Schedule:
     def _spacing(self, starts: list[tuple[int, str, int, int]], step: int, whose: str) -> list[str]:
         """Starts are an interval apart, minus the common tolerance, or more if the store is far away."""
         tolerance = round(self.interval * 1e5) + 1
-        far = 2 * max(round(line.delay * 1e6) for line in self.lines)
+        far = 2 * max(round(connection.delay * 1e6) for connection in self.connections)
         least = -tolerance - (far if far * 3 > tolerance else 0)
         return [
             f"{whose}: {b[0] - a[0]} us between two starts, after a cost of {a[2]}"

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from intervalq import rules
 from intervalq._keys.limits import Counting
@@ -41,9 +40,8 @@ from intervalq.rules import (
     State,
     Units,
 )
+from simulation.messages import result_of
 from window_oracle import SECOND, T0, beginning
-
-R = TypeVar("R")
 
 
 @dataclass
@@ -90,7 +88,7 @@ class Records:
         self.steps += 1
         for state in (
             self.states.values() if self.steps % 16 == 0 else ()
-        ):  # else it would take most of the time
+        ):  # otherwise it would take most of the time
             assert state is None or State.from_dict(state.to_dict()) == state
         return answer
 
@@ -98,16 +96,6 @@ class Records:
         return [*self.states]
 
     async def aclose(self) -> None: ...
-
-
-def done(step: Coroutine[Any, Any, R]) -> R:
-    """The result of a coroutine that never waits."""
-    try:
-        step.send(None)
-    except StopIteration as end:
-        result: R = end.value
-        return result
-    raise AssertionError("it waits")
 
 
 @dataclass
@@ -210,7 +198,7 @@ class Run:
                 generation=state.generation if state and not isinstance(command, Hold) else None,
                 nonce=f"g{self.random.random()}",
             )
-            answer = done(process.store.apply(f"q:{process.key}", command, None))
+            answer = result_of(process.store.apply(f"q:{process.key}", command, None))
             if state and answer.state and answer.state.generation != state.generation:
                 process.tickets, process.granted = [], []  # of a record that is gone
             process.state = answer.state
@@ -325,7 +313,7 @@ class Run:
         if kind < 4 and on == "key":
             self._send(process, pause)
         elif kind < 4:
-            done(self.records.apply("q", pause))
+            result_of(self.records.apply("q", pause))
         elif kind == 4:  # it died
             self.processes[self.processes.index(process)] = self._process(process.key)
         elif kind == 5 and process.state is not None:
@@ -340,7 +328,7 @@ class Run:
             self._advance(process, release=unused)
         else:
             interval = random.choice((1_000, 20_000, 100_000))
-            done(self.records.apply("q", Configure(interval=interval)))
+            result_of(self.records.apply("q", Configure(interval=interval)))
 
     def over(self) -> list[str]:
         """Every limit that was exceeded in any window; each window ends with a start."""

@@ -28,7 +28,7 @@ FIGURES_OF_ALL: Final = 100
 """The same for the figures of all mixes."""
 KEYED: Final = 32
 """How many schedules of keys under one rate a mutant meets, without and with common limits."""
-LONGEST: Final = 10
+MAX_SECONDS: Final = 10
 """Seconds of processor time for a schedule; the longest takes one."""
 MODEL: Final = 240
 """The same for all scopes of the model."""
@@ -210,7 +210,7 @@ def by_simulation(
     """
     simulate, counted = simulator(module), Counter[str]()
     for mix, seed in schedules:
-        limit(LONGEST)
+        limit(MAX_SECONDS)
         run = runs[mix, seed] = simulate(mix, seed)
         if run.violations:
             return f"{mix} {seed}: {str(run.violations[0]).strip()}"
@@ -320,7 +320,7 @@ def by_keys(module: str, reach: Reach) -> str | None:
 
     for seed in range(KEYED):
         for limited in (False, True):
-            limit(LONGEST)
+            limit(MAX_SECONDS)
             if broken := verdict(seed, limited=limited):
                 return f"{seed}{' limited' * limited}: {broken[0]}"
     for now, before in zip(keyed_figures(), reach.keyed, strict=True):
@@ -334,7 +334,7 @@ def keyed_figures() -> list[tuple[int, int]]:
     """How many jobs of keys begin where timers wake late, and how near to each other, in microseconds."""
     from test_keyed_late import starts
 
-    limit(4 * LONGEST)
+    limit(4 * MAX_SECONDS)
     runs = (
         partial(starts, 300, 40, 4),
         partial(starts, 300, 300, 1, polls=True),

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from intervalq.keyed import Common, KeyedAnswer, apply_keyed
 from intervalq.rules import FOREVER, Advance, HighWaterMark, Limit, Settings, State
-from keyed_window_bugs import BUGS, is_found
 from keyed_window_oracle import run
 
 
 def test_no_window_is_exceeded_on_either_level() -> None:
     """`keyed_window_oracle` does many more runs."""
-    seeds = {0, 1, *(bug.seed for bug in BUGS.values())}
-    assert [line for seed in sorted(seeds) for line in run(seed).over()] == []
-
-
-@pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_found(name: str) -> None:
-    assert is_found(name, BUGS[name].seed)
+    assert [line for seed in range(2) for line in run(seed).over()] == []
 
 
 def test_a_granted_slot_that_stayed_behind_when_another_one_waited_cannot_come_again() -> None:

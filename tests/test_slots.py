@@ -18,8 +18,8 @@ SORTED = {
     "let pass meanwhile": ("23 / 12 / 12 / / 2 / 3", 0),
     "missed": ("123 / 12 / 2 / 1 / 2 / 3", 0),
     "neither granted nor missed": ("123 / 12 / 2 / / 2 / 13", 0),
-    "void ones": ("1234 / 1 / / / / 4", 3),
-    "void though asked about": ("123 / 12 / 2 / / 2 / 3", 1),
+    "revoked ones": ("1234 / 1 / / / / 4", 3),
+    "revoked though asked about": ("123 / 12 / 2 / / 2 / 3", 1),
     "out of ticket order": ("839 / 83 / 8 / 3 / 8 / 9", 0),
     "out of order and granted": ("839 / 83 / 83 / / 83 / 9", 5),
 }
@@ -27,13 +27,13 @@ SORTED = {
 
 @pytest.mark.parametrize("what", SORTED)
 def test_an_answer_sorts_the_tickets(what: str) -> None:
-    text, void = SORTED[what]
+    text, revoked = SORTED[what]
     waiting, asked, granted, missed, here, left = (
         [int(ticket) for ticket in part.strip()] for part in text.split("/")
     )
     slots = Grants()
     slots.tickets.extend(of(waiting))
-    assert slots.answered({*of(asked)}, {*of(granted)}, {*missed}, void) == {*of(here)}
+    assert slots.answered({*of(asked)}, {*of(granted)}, {*missed}, revoked) == {*of(here)}
     assert [*slots.tickets] == of(left)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import intervalq.sync
 from intervalq import QueueClosed, SlotTimeout
-from intervalq._queue.threads import Callers, opens_here
+from intervalq._queue.threads import WaitingThreads, opens_here
 from intervalq._shard.grants import Grant
 from intervalq._shard.leases import Leases
 from intervalq._shard.shard import Shard
@@ -124,7 +124,7 @@ def test_closing_waits_for_a_thread_that_comes_too_late_for_its_slot(
     slots: list[Grant] = []
     asked, mine = threading.Event(), queue._queue._callers
 
-    class Watched(Callers):
+    class Watched(WaitingThreads):
         async def gone(self) -> None:
             asked.set()
             await mine.gone()

@@ -49,7 +49,7 @@ class Recorder:
             ticket: int | None = None,
             due: float | None = None,
             checked: int | None = None,
-            at: int | None = None,  # None: now; else its slot is only known some time after it began
+            at: int | None = None,  # None: now; otherwise its slot is only known some time after it began
         ) -> None:
             now = time.monotonic_ns()
             late = None if due is None else time.time_ns() - round(due * 1e9) - (now - (at or now))

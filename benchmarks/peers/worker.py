@@ -41,7 +41,7 @@ def _adapter(place: str, work: Work) -> Adapter:
 
 
 async def _ready() -> int:
-    """Report that everything is connected, and wait for the common begin."""
+    """Report that everything is connected, and wait for the common beginning."""
     _say("ready")
     begin = int(await asyncio.to_thread(sys.stdin.readline))
 
@@ -70,7 +70,7 @@ class _Watch(threading.Thread):
         signal.setitimer(signal.ITIMER_REAL, max(1e-6, (instant - time.monotonic_ns()) / 1e9))
 
     def _look(self, *_: object) -> None:
-        """Handle the begin or the end of the window."""
+        """Handle the beginning or the end of the window."""
         _, _, tally = self._parts
         self._read.append((time.monotonic_ns(), tally.jobs, _cpu()))
         if len(self._read) == 1:

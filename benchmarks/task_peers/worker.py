@@ -39,7 +39,7 @@ def _finish(found: dict[str, Any]) -> None:
 
 
 async def _begin() -> int:
-    """Report that everything is ready, and wait for the common begin."""
+    """Report that everything is ready, and wait for the common beginning."""
     _say("ready")
     begin = int(await asyncio.to_thread(sys.stdin.readline))
 

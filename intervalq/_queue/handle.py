@@ -15,7 +15,7 @@ from intervalq._keys.store import KeyStore
 from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
-from intervalq._queue.threads import Callers
+from intervalq._queue.threads import WaitingThreads
 from intervalq._shard.shard import Shard
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
@@ -44,7 +44,7 @@ class Handle:
         """Handles of keys that were configured: a later one of the same key needs its settings, too."""
         self._jobs: dict[RunningJob[Any], None] = {}
         """Jobs in the background that have not ended, in the order in which they were added."""
-        self._callers = Callers()
+        self._callers = WaitingThreads()
         """Threads that wait for slots."""
 
     @property

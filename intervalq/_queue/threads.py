@@ -23,7 +23,7 @@ LATE: Final = object()
 """The result of `in_time` if the function was not called."""
 
 
-class Callers:
+class WaitingThreads:
     """The threads that wait for slots, so that closing can wait until their jobs have begun.
 
     A slot is handed out before it comes, and a thread that wakes too late for it goes back in line.

@@ -28,7 +28,7 @@ _FRESH: Final = 50_000
 class Deadlines:
     """Refuses jobs that can't begin in time, before they take a ticket or as soon as its slot is known.
 
-    Slots may come later than they seem to now, for example because of a pause. They hardly come earlier: only
+    Slots may come later than they seem to now, for example because of a pause. They rarely come earlier: only
     if a hold is ended, or other processes give their last slots back.
 
     Args:

@@ -124,12 +124,12 @@ class Usage(NamedTuple):
     """The units of one limit that still count, in cells that are sorted by their ends."""
 
     used: tuple[tuple[int, int, int], ...] = ()
-    """Of slots that are over: where the cell ends on the store's clock, without its backward steps; its
-    units; and where it ended on the queue's clock, in case that is set back. The granted slots of a key under
-    a common rate don't move with its clock: -FOREVER."""
+    """Cells of slots that are over: where each ends on the store's clock, without its backward steps; its
+    units; and where it ended on the queue's clock, in case that is set back. That is -FOREVER for the granted
+    slots of a key under a common rate, which don't move with its clock."""
     ahead: tuple[tuple[int, int], ...] = ()
-    """Of slots that may still be used: where the cell ends on the queue's clock, so that every hold moves it;
-    and the units."""
+    """Cells of slots that may still be used: where each ends on the queue's clock, so that every hold moves
+    it; and its units."""
 
 
 @dataclass(frozen=True, slots=True)

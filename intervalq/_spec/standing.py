@@ -70,7 +70,7 @@ def _alone(state: State, place: int, clock: int) -> int:
 
 
 def _reserved(state: State, clock: int) -> Limit | None:
-    """The limit whose estimates put the last ticket where it is, as nothing does that counts now.
+    """The limit whose estimates explain the place of the last ticket, if nothing that counts now does.
 
     What was settled since is not in the record. So this is the limit that is fullest, of those that the last
     ticket counts in.

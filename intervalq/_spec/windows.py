@@ -239,7 +239,7 @@ def give_back(state: State, slot: Slot) -> State:
 
 
 def fixed_cell(limit: Limit, use: Usage, at: int) -> int | None:
-    """The place of the cell in which a slot was fixed that is at this instant, on the store's clock."""
+    """The place of the cell in which the slot at this instant, on the store's clock, was fixed."""
     if limit.edge is not None:
         return None
     end = end_of_cell(limit, at)

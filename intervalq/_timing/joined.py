@@ -14,7 +14,7 @@ class Joined(Generic[T]):
     """Asks once for what several callers want, so that thousands of them cost a few calls."""
 
     def __init__(self, ask: Callable[[Sequence[str]], Awaitable[T]]) -> None:
-        """Create one that calls `ask` with the names, each once, that all callers of a batch gave."""
+        """`ask` is called with the names that all callers of a batch gave, each once."""
         self._ask = ask
         self._asking = anyio.Lock()
         self._next: _Batch[T] = _Batch()
@@ -26,7 +26,7 @@ class Joined(Generic[T]):
         async with self._asking:
             if batch is self._next:
                 self._next = _Batch()
-            if not batch.answers and batch.error is None:  # else who is cancelled leaves it to the next
+            if not batch.answers and batch.error is None:  # unless an earlier caller has done it
                 try:
                     batch.answers.append(await self._ask(list(batch.names)))
                 except Exception as error:  # noqa: BLE001 - each caller raises it

@@ -1,4 +1,4 @@
-"""Retries while the store doesn't answer: they become rarer and rarer, and end after a while."""
+"""Retries while the store doesn't answer, at growing intervals and for a limited time."""
 
 from __future__ import annotations
 

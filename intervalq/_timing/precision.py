@@ -52,7 +52,7 @@ class Precision:
 
     def __init__(self, share: float = SHARE, looking: Looking = PROCESS) -> None:
         self.share = share
-        """The given share; with 0, nothing is done to be in time."""
+        """The share of a processor that it may use; with 0, it never polls the clock."""
         self._looking = looking
         self._look = 0
 

@@ -60,8 +60,8 @@ __all__ = [
     "Forget",
     "Leave",
     "Look",
+    "MemoryBook",
     "Meta",
-    "Pages",
     "Record",
     "Release",
     "Row",
@@ -128,7 +128,7 @@ class Book(Protocol):
 
 
 @dataclass(slots=True)
-class Pages:
+class MemoryBook:
     """A book in memory."""
 
     meta: Meta | None = None

@@ -43,8 +43,7 @@ from intervalq.tasks._spec.commands import (
 )
 from intervalq.tasks._spec.leave import leave
 from intervalq.tasks._spec.locks import acquire, release
-from intervalq.tasks._spec.order import MOST as HIGHEST
-from intervalq.tasks._spec.order import STEP, choose, looked_at, rank, spare
+from intervalq.tasks._spec.order import HIGHEST, STEP, choose, looked_at, rank, skippable
 from intervalq.tasks._spec.outcome import CANCELLED, DAY, DONE, FAILED, Kept, day_of, is_dead, with_error
 from intervalq.tasks._spec.row import (
     COUNTED,
@@ -107,8 +106,8 @@ __all__ = [
     "looked_at",
     "rank",
     "rest",
+    "skippable",
     "sound",
-    "spare",
     "typed",
     "with_error",
 ]

@@ -1,4 +1,4 @@
-"""Those in this process who wait for the outcomes of tasks; any thread may notify them of some."""
+"""The waiters of this process for the outcomes of tasks; any thread may notify them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from intervalq_stores._files.worker_thread import call_soon
 
 
 class Waiter:
-    """Waits until all of some tasks have left outcomes. Created on the event loop of who waits."""
+    """Waits until all of some tasks have left outcomes. Created on the event loop of its caller."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         self.left = set(ids)
-        """The tasks that nothing was heard of."""
+        """The tasks that no notification has named yet."""
         self._notified = anyio.Event()
         self._soon = call_soon()
 
     async def wait(self) -> None:
-        """Wait until something was heard of each task, or nothing more may be heard."""
+        """Wait until notifications have named all of the tasks, or no more can come."""
         await self._notified.wait()
 
     def wake(self) -> None:
@@ -40,7 +40,7 @@ class Waiters:
 
     @contextmanager
     def waiting(self, ids: Iterable[str]) -> Iterator[Waiter]:
-        """A waiter for these tasks, which hears of them while the context is open."""
+        """A waiter for these tasks, which is notified while the context is open."""
         waiter = Waiter(ids)
         with self._lock:
             for id_ in waiter.left:
@@ -61,7 +61,7 @@ class Waiters:
 
     def notify(self, ids: Iterable[str]) -> None:
         """Note that these tasks have left outcomes, and wake those who wait for no others."""
-        if not self._of:  # usually; who begins to wait now looks for itself
+        if not self._of:  # usual; a caller that begins to wait now looks for outcomes itself
             return
         with self._lock:
             for id_ in ids:
@@ -71,7 +71,7 @@ class Waiters:
                         waiter.wake()
 
     def notify_all(self) -> None:
-        """Wake all: nothing more is heard."""
+        """Wake all waiters, because no more notifications can come."""
         with self._lock:
             for waiter in {waiter for those in self._of.values() for waiter in those}:
                 waiter.wake()

@@ -127,7 +127,7 @@ def has_handlers(pid: int) -> bool:
 
 
 def test_a_killed_holder_takes_its_command_along(intervalq: CommandLine, tasks: Run, holder: Run) -> None:
-    """Also what that has started, even if it won't end by itself. The lock is free when it expires."""
+    """Processes that the command has started end as well. The lock is free when it expires."""
     script = f"trap '' TERM; sleep 1000 & echo $! > other; echo $INTERVALQ_FENCE > fence; {WAITS}"
     process = holder("--expiry", "3s", script=script)
     fence = int((intervalq.folder / "fence").read_text())

@@ -1,13 +1,13 @@
 """Worker processes that end by SIGKILL after a number of tasks, as if the system killed them for a leak.
 
-    python tests/faults/crash_process.py URL QUEUE LEDGER EACH EXPIRY MOST
+    python tests/faults/crash_process.py URL QUEUE LEDGER EACH EXPIRY ATTEMPTS
 
 A process begins when the previous one is dead, until one finds the queue empty; then the number of killed
 processes is printed. They are forked, so that modules are imported only once.
 
 Each appends a line to the file LEDGER when it begins a task, with its attempt, and one when the task has
-ended. It kills itself after EACH tasks (0: never), and at once at a task whose value is -1. EXPIRY and MOST
-(attempts) may be `-`, for the defaults.
+ended. It kills itself after EACH tasks (0: never), and at once at a task whose value is -1. EXPIRY and
+ATTEMPTS may be `-`, for the defaults.
 """
 
 from __future__ import annotations

@@ -56,14 +56,14 @@ async def main(url: str, queue: str, mode: str) -> None:
         return None
 
     async with anyio.create_task_group() as group:
-        group.start_soon(_stop_at_sigterm, tasks)
+        group.start_soon(stop_at_sigterm, tasks)
         print("works", flush=True)
         await tasks.run(grace=2.0)
         group.cancel_scope.cancel()
     await tasks.aclose()
 
 
-async def _stop_at_sigterm(tasks: Tasks) -> None:
+async def stop_at_sigterm(tasks: Tasks) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async for _ in signals:
             tasks.stop()

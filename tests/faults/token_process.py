@@ -12,12 +12,14 @@ from __future__ import annotations
 import logging
 import os
 import random
-import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from faults.task_process import stop_at_sigterm
 from intervalq.tasks import Claim, Tasks
 from intervalq_stores.nats._task import claims as nats_task_claims
 from intervalq_stores.nats._task import message as nats_task_message
@@ -64,16 +66,10 @@ async def main(url: str, queue: str, ledger: int, mode: str) -> None:
         note("acked", claim)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(_stop_at_sigterm, tasks)
+        group.start_soon(stop_at_sigterm, tasks)
         await tasks.run(grace=2.0)
         group.cancel_scope.cancel()
     await tasks.aclose()
-
-
-async def _stop_at_sigterm(tasks: Tasks) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-        async for _ in signals:
-            tasks.stop()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Record(NamedTuple):
     due: int
     current: int
     at: int
-    void: int
+    revoked_through: int
     held: int
     since: int | None
     until: int | None

@@ -126,7 +126,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "not-healed": _simulated("not-healed", "failover", tickets=3),
     "step-not-absorbed": _simulated("step-not-absorbed", "steps"),
     "freed-not-dead": _simulated("freed-not-dead", "ahead"),
-    "void-ignored": _simulated("void-ignored", "crashes", shards=2),
+    "revocation-ignored": _simulated("revocation-ignored", "crashes", shards=2),
     "generation-ignored": _simulated("generation-ignored", "dropped"),
     "no-quiet-interval": Planted(
         "A record that is made anew doesn't wait for what may have begun a moment ago.",

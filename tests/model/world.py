@@ -69,7 +69,7 @@ class Worlds:
             # A record that may be forgotten doesn't count if no other may be created.
             return world.court.made < scope.records or (record is not None and not scope.ephemeral)
         return not scope.failovers and any(
-            slot.due >= 0 and slot.ticket > record.void
+            slot.due >= 0 and slot.ticket > record.revoked_through
             for one in world.shards
             if one.gen == record.gen and not one.reply
             for slot in one.tickets

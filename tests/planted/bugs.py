@@ -1,4 +1,4 @@
-"""All planted bugs, and how sharp the judges are: so many schedules of a mix it takes to find them.
+"""All planted bugs, and how many schedules of a mix it takes to find each of them.
 
 Those of `bugs_found` were real. A test plants each of them; by hand: `python tests/simulate_bug.py NAME`.
 
@@ -22,7 +22,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     copy-granted-late             interrupted       20
     new-at-once                   stalls             3
     freed-not-dead                calm              76
-    void-ignored                  calm              19
+    revocation-ignored            calm              19
     generation-ignored            failover         108
     old-rate                      calm              19
     dead-waited-for               crashes            1

@@ -223,7 +223,7 @@ def _() -> Iterator[None]:
     yield from instead(rules, "_give_back", give_back)
 
 
-@bug("void-ignored", "calm", 18)
+@bug("revocation-ignored", "calm", 18)
 def _() -> Iterator[None]:
     """Revoked tickets may still be used, beside those that replaced them."""
 

@@ -91,7 +91,7 @@ class Miss:
     at: float
     process: Process
     slot: tuple[str, int]
-    void: bool
+    revoked: bool
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any, TypeVar
 
 import anyio
 
@@ -18,11 +17,10 @@ from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import Answer, Command, Finish, Resume, State
 from intervalq.store import DocumentStore, Step, T
 from simulation.loop import Process
+from simulation.messages import answer_of, listening, result_of
 from simulation.mixes import Mix
 from simulation.observer import Observer
 from simulation.plans import Route
-
-R = TypeVar("R")
 
 URL = "simulated://store"
 
@@ -133,7 +131,7 @@ class Network:
         """End every hold, as an operator would."""
         self.observer.say("store", "resumes")
         self.observer.resumes.append(asyncio.get_running_loop().time())
-        if _now(self.records.apply(queue, Resume())).woken:
+        if result_of(self.records.apply(queue, Resume())).woken:
             self.wake()
 
     def arrive(
@@ -146,7 +144,7 @@ class Network:
             self.observer.overtaken.add(connection.process)
         loop = asyncio.get_running_loop()
         before = self.records.states.get(connection.queue)
-        answer = _now(self.records.apply(connection.queue, command))
+        answer = result_of(self.records.apply(connection.queue, command))
         self.observer.stepped(
             connection.process, command, before, self.records.states.get(connection.queue), answer
         )
@@ -212,17 +210,14 @@ class Connection:
             loop.call_later(delay, arrive, context=Context())
             if network.repeats(self):
                 loop.call_later(delay + network.lag(), arrive, context=Context())
-        timer = loop.call_later(self.route.deadline, _give_up, reply)
         try:
-            answer = await reply
+            answer = await answer_of(reply, URL, self.route.deadline)
         except StoreTimeout:
             network.observer.failed(self.process, command)
             raise
         except asyncio.CancelledError:
             network.observer.withdrew(self.process, sent)
             raise
-        finally:
-            timer.cancel()
         answers = network.observer.answers[self.process]
         place = len(answers)
         network.observer.answered(self.process, command, answer, sent)
@@ -256,35 +251,6 @@ class WakingConnection(Connection):
         assert queue == self.queue
         if self.is_cut:
             raise StoreUnavailable(URL, "no route to it")
-        event = anyio.Event()
-
-        def wake() -> None:
-            if wake in self.network.listeners:  # otherwise the wake-up is late, and nobody listens any more
-                self.network.observer.woken(self.process)
-            event.set()
-
-        async def woken() -> None:
-            nonlocal event
-            await event.wait()
-            event = anyio.Event()
-
-        self.network.listeners[wake] = self
-        try:
+        heard = partial(self.network.observer.woken, self.process)
+        async with listening(self.network.listeners, self, heard) as woken:
             yield woken
-        finally:
-            del self.network.listeners[wake]
-
-
-def _give_up(reply: asyncio.Future[Answer]) -> None:
-    if not reply.done():
-        reply.set_exception(StoreTimeout(URL, "no answer in time"))
-
-
-def _now(step: Coroutine[Any, Any, R]) -> R:
-    """The result of a coroutine that never suspends."""
-    try:
-        step.send(None)
-    except StopIteration as end:
-        result: R = end.value
-        return result
-    raise RuntimeError("a step of the store took time")

@@ -336,7 +336,7 @@ class Observer(Facts):
                     at=self.time(),
                     process=process,
                     slot=(key, ticket),
-                    void=ticket <= state.revoked_through,
+                    revoked=ticket <= state.revoked_through,
                 )
             )
 

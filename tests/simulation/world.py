@@ -180,7 +180,7 @@ class World:
         self.loop.call_at(self.loop.time() + delay, self.users.cancel_first, process, context=process.context)
 
     def _reclaim(self, delay: float) -> None:
-        """Let the operator void tickets whose slots come soon, behind granted ones."""
+        """Let the operator revoke tickets whose slots come soon, behind granted ones."""
         verb, amount = "reclaim", 0.0
         if self.dice.random() < 0.2:
             verb, amount = "configure", round(self.plan.interval * self.dice.uniform(1, 4), 6)

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from file_processes import HOLD, blocked, line, process
 from intervalq.errors import StoreFull
 from intervalq.rules import Advance, Command, Hold, Inspect, Resume, Settings
 from intervalq_stores._files.locked_file import SharedFile
@@ -92,6 +93,17 @@ async def outcomes_of_a_failing_write(store: FileStore, path: Path) -> list[str]
                 while len(store._thread._jobs) < number:
                     await checkpoint()
     return sorted(outcomes)
+
+
+async def a_cancelled_step_is_not_done(store: FileStore, path: Path) -> None:
+    with process(HOLD, path) as holder:
+        assert line(holder) == "held"
+        async with anyio.create_task_group() as group:
+            group.start_soon(store.apply, "q", TAKE)
+            await blocked(store)
+            group.cancel_scope.cancel()
+        assert holder.poll() is None
+    assert (await store.apply("q", TAKE)).taken[0].ticket == 1
 
 
 async def only_the_end_of_the_hold_wakes(

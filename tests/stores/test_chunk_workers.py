@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def test_each_task_of_a_chunk_is_settled_by_itself(url: str) -> None:
-    """Some by the function, one as failed, one is taken away by somebody else; the others are done."""
+    """The function settles some, one fails, one is taken away by another session; the others are done."""
     queue = f"suite-{secrets.token_hex(6)}"
     done, taken = f"{queue}-done", f"{queue}-taken"
     given: Counter[int] = Counter()

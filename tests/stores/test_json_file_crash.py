@@ -22,7 +22,7 @@ from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.json._queue_document import Document
 from intervalq_stores.json.queues import JSONFileStore
 from stores import file_stores
-from stores.file_stores import TAKE
+from stores.file_stores import TAKE, a_cancelled_step_is_not_done
 
 anyio_backend = both_backends
 path = file_stores.json_path
@@ -48,14 +48,7 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: JSONFileS
 async def test_one_that_waits_can_be_cancelled_and_its_step_is_not_done(
     store: JSONFileStore, path: Path
 ) -> None:
-    with process(HOLD, path) as holder:
-        assert line(holder) == "held"
-        async with anyio.create_task_group() as group:
-            group.start_soon(store.apply, "q", TAKE)
-            await blocked(store)
-            group.cancel_scope.cancel()
-        assert holder.poll() is None
-    assert (await store.apply("q", TAKE)).taken[0].ticket == 1
+    await a_cancelled_step_is_not_done(store, path)
 
 
 def test_a_process_can_exit_while_it_waits_for_the_lock(path: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 
 import anyio
 import pytest
@@ -19,6 +17,8 @@ from intervalq.tasks.store import Lock
 from intervalq_stores.nats import _server as nats_server
 from intervalq_stores.nats import locks as nats_locks
 from intervalq_stores.nats.tasks import NATSTaskStore
+from stores import lock_handles
+from stores.lock_handles import Open
 
 PATIENCE = 30
 
@@ -35,25 +35,13 @@ anyio.run(main)
 """
 
 
-@pytest.fixture
-def name() -> str:
-    return f"car.{secrets.token_hex(6)}"
-
-
-Open = Callable[[], Tasks]
+name = lock_handles.name
+opened = lock_handles.opened
 
 
 @pytest.fixture
-async def opened(nats_url: str) -> AsyncIterator[Open]:
-    """A function that opens handles, each as if in another process."""
-    async with AsyncExitStack() as stack:
-
-        def open_one() -> Tasks:
-            tasks = Tasks(nats_url)
-            stack.push_async_callback(tasks.aclose)
-            return tasks
-
-        yield open_one
+def url(nats_url: str) -> str:
+    return nats_url
 
 
 async def test_of_many_one_has_it(opened: Open, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,11 +100,11 @@ async def test_who_waits_for_outcomes_is_told_of_its_own_and_asks_only_then(
 
     @asynccontextmanager
     async def noted(ids: Sequence[str]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        async with awaited(ids) as told:
+        async with awaited(ids) as notified:
             listening.extend(ids)
             if len(listening) == count:
                 all_listen.set()
-            yield told
+            yield notified
 
     monkeypatch.setattr(store, "apply", counted)
     monkeypatch.setattr(store, "awaited", noted)
@@ -125,7 +125,7 @@ async def test_who_waits_for_outcomes_is_told_of_its_own_and_asks_only_then(
                         waiters.start_soon(wait, await tasks.insert(queue, number, keep="1h"), number)
                     group.start_soon(workers.run)
                 group.cancel_scope.cancel()
-        # Is it there, and still when we listen? Once told: is it gone, and what did it leave?
+        # Does the task exist, also once we listen? After the notification: is it gone, and what did it leave?
         assert sorted(listening) == sorted(asked)
         assert set(asked.values()) == {4}
         if kind == "postgres":
@@ -139,7 +139,7 @@ def _never() -> Iterator[float]:
 
 
 async def test_functions_of_plain_tasks_are_cancelled_too(postgres_url: str) -> None:
-    """Each by itself, out of a range that goes on."""
+    """Each is cancelled by itself, and the range that it was in goes on."""
     queue = f"suite-{secrets.token_hex(6)}"
     began: dict[int, str] = {}
     ended: list[int] = []

@@ -95,7 +95,7 @@ async def test_nobody_waits_for_a_slot_that_somebody_reads(store: PostgresTaskSt
 
 
 async def test_who_waits_for_outcomes_leaves_nothing_behind(store: PostgresTaskStore, url: str) -> None:
-    """Of two in one process, each ends only its own wait; what a dead one left is swept after a day."""
+    """Two waiters in one process end only their own waits; rows of a dead one are swept after a day."""
     rows = "select count(*) from intervalq.awaited"
     async with store.awaited(["a", "b"]):
         async with store.awaited(["b"]):
@@ -111,7 +111,7 @@ async def test_who_waits_for_outcomes_leaves_nothing_behind(store: PostgresTaskS
 async def test_many_who_wait_share_a_few_statements(
     store: PostgresTaskStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that come while one is under way; a caller who is cancelled meanwhile takes nobody along."""
+    """Callers that come while a statement is under way share the next; cancelling one ends no other."""
     ask, asked, come = store._ask, Counter[bytes](), 0
 
     async def counted(what: Asked) -> Any:
@@ -142,7 +142,7 @@ async def test_many_who_wait_share_a_few_statements(
 async def test_who_leaves_while_the_store_is_busy_leaves_nothing_behind(
     store: PostgresTaskStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits no longer than it must, but what it says is said."""
+    """The caller leaves at once, and its row is removed all the same."""
     monkeypatch.setattr("intervalq_stores.postgres._awaited._PARTING", 0.0)
     async with store._turns:
         async with store.awaited(["a"]):
@@ -175,21 +175,21 @@ async def test_an_end_costs_no_more_after_many_have_waited(store: PostgresTaskSt
 async def test_an_end_in_a_transaction_is_told_also_after_the_connection_was_lost(
     store: PostgresTaskStore, url: str, isolation: Isolation
 ) -> None:
-    """A serializable transaction tells all who wait, and doesn't conflict with those who begin to."""
+    """A serializable transaction notifies all waiters, and doesn't conflict with new ones."""
     await store.apply(Begin(Session("s", expiry=60 * SECOND)))
     await store.apply(Modify(inserts=(Insert("q", "1", "a", keep_for=DAY),)))
     (row,) = (await store.apply(Work("s", queues=("q",), limit=1))).claimed
-    async with store.awaited(["a"]) as told:
+    async with store.awaited(["a"]) as notified:
         sql(url, f"select pg_terminate_backend(pid) {ME} and query = 'listen intervalq_ended'")
-        await told()
+        await notified()
     async with store.transaction(isolation) as transaction:
         await transaction.connection.execute("select from intervalq.tasks")
-        async with store.awaited(["a"]) as told:
+        async with store.awaited(["a"]) as notified:
             await transaction.apply(Modify("s", deletes=(Delete(row.id, row.version),)))
             async with store.awaited(["b"]):
                 pass
             await transaction.connection.execute("commit")
-            await told()
+            await notified()
             await transaction.connection.execute("begin")
     assert await store.apply(Outcomes(ids=("a",)))
 

@@ -104,7 +104,7 @@ async def test_of_two_ends_that_do_not_see_each_other_one_is_a_conflict(
 async def test_an_end_that_waits_for_another_one_counts_down_from_what_that_left(
     store: PostgresTaskStore, url: str
 ) -> None:
-    """Not from what it read before: the follow-up would wait for ever."""
+    """If it counted down from what it read before, the follow-up would wait for ever."""
     await begun(store, "s")
     kinds: dict[str, dict[str, Any]] = {"plain": {}, "kept": {"keep_for": DAY}, "keyed": {"key": "k"}}
     for last, more in kinds.items():
@@ -132,7 +132,7 @@ async def test_an_end_that_waits_for_another_one_counts_down_from_what_that_left
 async def test_an_end_locks_the_follow_up_last(
     store: PostgresTaskStore, url: str, held: bytes, rest: tuple[str, ...], begun_ones: tuple[str, ...]
 ) -> None:
-    """Who has locked what it still waits for may want the follow-up next: they would block each other."""
+    """The session that has locked the rest may want the follow-up next: they would block each other."""
     await begun(store, "s")
     await store.apply(_batch("last", "a", "b", more=(Insert("q", "0", "k", "k", follow_up="last"),)))
     rows = {row.id: row for row in await _claim(store)}
@@ -146,7 +146,7 @@ async def test_an_end_locks_the_follow_up_last(
 
 
 async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: PostgresTaskStore) -> None:
-    """In all ways at the same moment, and in opposite orders: each end counts once, and none is refused."""
+    """They end in all ways at the same moment, in opposite orders: each counts once, and none is refused."""
     lasts = ("last1", "last2")
     for last in lasts:
         keyed = tuple(Insert("q", "0", f"{last}-k{n}", f"k{n}", follow_up=last) for n in range(6))
@@ -178,7 +178,7 @@ async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: Postgr
 
 @pytest.fixture
 def unrepeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the server ends, because it waits for itself, is an error at once."""
+    """A transaction that the server ends because of a deadlock is an error at once."""
     monkeypatch.setattr(postgres_tasks, "_TURNS", 1)
 
 
@@ -196,7 +196,7 @@ async def _waiting(url: str, count: int) -> None:
 async def test_a_follow_up_is_locked_after_the_tasks_that_it_waits_for(
     store: PostgresTaskStore, url: str, named: str
 ) -> None:
-    """Even if its id comes first: the end of a task knows its follow-up only when it has the task."""
+    """This holds even if its id comes first: the end of a task learns of its follow-up only by locking it."""
     await begun(store, "s")
     last, one, two = _sorted("a", "b", "c")
     await store.apply(_batch(last, one, two))
@@ -226,7 +226,7 @@ async def _refused_or_done(store: PostgresTaskStore, command: Command[Any]) -> N
 async def test_ends_and_changes_of_claims_are_locked_in_the_order_of_their_ids(
     store: PostgresTaskStore, url: str
 ) -> None:
-    """And after their lines, whatever the order of the rows or of the command: as a cancel locks them."""
+    """They are locked after their lines, whatever the order of rows or command, as a cancel does it."""
     await begun(store, "s")
     ids = _sorted("a", "b", "c", "d")[::-1]
     keyed, three, two, one = ids
@@ -275,7 +275,7 @@ async def test_two_that_depend_on_what_the_other_one_changes_do_not_wait_for_eac
 
 
 async def test_a_heartbeat_does_not_wait_for_a_follow_up(store: PostgresTaskStore, url: str) -> None:
-    """Nor for a second one, while it has the first one of another session's tasks."""
+    """Nor does it wait for a second one while it has locked the first of another session's tasks."""
     await begun(store, "s", expiry=10 * SECOND)
     await begun(store, "t")
     await store.apply(_batch("last", "a", "b"))

@@ -297,7 +297,7 @@ async def test_advice_names_what_is_wrong(
     assert await wrong(url) == ""
     assert "synchronous_commit is off" in await wrong(with_options(url, "synchronous_commit=off"))
     assert "pooler" in await wrong(pgbouncer_url)
-    monkeypatch.setattr("intervalq_stores.postgres._advice._OLD", -1.0)
+    monkeypatch.setattr("intervalq_stores.postgres._advice.OLD", -1.0)
     assert "has been open" in await wrong(url)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from importlib.resources import files
 
 import anyio
@@ -16,12 +16,15 @@ from intervalq._spec import auto, record
 from intervalq.rules import Advance, Command, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.testing import StoreSuite
 from intervalq_stores.redis import queues as redis_queues
-from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
+from stores import redis_stores
+from stores.redis_stores import Open, refused_and_kept
 
 HOURLY = Settings(interval=3_600_000_000)
 LIMITED = Settings(interval=1, max_running=3)
 OwnRedis = Callable[..., Server]
+
+opened = redis_stores.opened
 
 
 class TestRedis(StoreSuite):
@@ -46,20 +49,6 @@ class TestCluster(StoreSuite):
         return redis_cluster_url
 
 
-@pytest.fixture
-async def opened() -> AsyncIterator[Callable[[str], RedisStore]]:
-    """A function that opens stores, which are closed at the end."""
-    stores: list[RedisStore] = []
-
-    def open_one(url: str) -> RedisStore:
-        stores.append(RedisStore(url))
-        return stores[-1]
-
-    yield open_one
-    for store in stores:
-        await store.aclose()
-
-
 def take(nonce: str = "n", settings: Settings = HOURLY, reach: int = 0, lease: int = 0) -> Advance:
     return Advance(settings=settings, nonce=nonce, take=1, reach=reach, lease=lease)
 
@@ -81,9 +70,7 @@ def test_the_script_has_the_constants_of_the_rules() -> None:
     }
 
 
-async def test_a_flushed_script_cache_is_no_trouble(
-    own_redis: OwnRedis, opened: Callable[[str], RedisStore]
-) -> None:
+async def test_a_flushed_script_cache_is_no_trouble(own_redis: OwnRedis, opened: Open) -> None:
     server = own_redis()
     store = opened(server.url)
     with redis_client(server.url) as client:
@@ -94,9 +81,7 @@ async def test_a_flushed_script_cache_is_no_trouble(
             client.script_flush()
 
 
-async def test_a_server_that_is_gone_and_comes_back(
-    own_redis: OwnRedis, opened: Callable[[str], RedisStore]
-) -> None:
+async def test_a_server_that_is_gone_and_comes_back(own_redis: OwnRedis, opened: Open) -> None:
     server = own_redis("--appendonly", "yes", "--appendfsync", "always")
     store = opened(server.url)
     await store.apply("q", take())
@@ -112,9 +97,7 @@ async def test_a_server_that_is_gone_and_comes_back(
     assert answer.state.ticket == 2
 
 
-async def test_a_connection_that_ended_while_idle_is_no_error(
-    own_redis: OwnRedis, opened: Callable[[str], RedisStore]
-) -> None:
+async def test_a_connection_that_ended_while_idle_is_no_error(own_redis: OwnRedis, opened: Open) -> None:
     server = own_redis()
     store = opened(server.url)
     await store.apply("q", take())
@@ -125,7 +108,7 @@ async def test_a_connection_that_ended_while_idle_is_no_error(
     assert (await store.apply("q", take())).count == 1
 
 
-async def test_nobody_listens(opened: Callable[[str], RedisStore]) -> None:
+async def test_nobody_listens(opened: Open) -> None:
     """The connection is refused at once, so the call doesn't wait, which would be a timeout."""
     store = opened(f"redis://127.0.0.1:{servers.free_port()}")
     with pytest.raises(errors.StoreUnavailable) as raised:
@@ -163,23 +146,12 @@ async def test_nobody_listens(opened: Callable[[str], RedisStore]) -> None:
     ids=str,
 )
 async def test_a_broken_record_is_left_as_it_is(
-    redis_url: str, opened: Callable[[str], RedisStore], broken: dict[str, str], command: Command
+    redis_url: str, opened: Open, broken: dict[str, str], command: Command
 ) -> None:
-    store, key = opened(redis_url), "intervalq:{broken}"
-    with redis_client(redis_url) as client:
-        client.delete(key)
-        await store.apply("broken", take())
-        client.hset(key, mapping=broken)
-        before = client.hgetall(key)
-        with pytest.raises(errors.CorruptState):
-            await store.apply("broken", command)
-        assert client.hgetall(key) == before
-        client.delete(key)
+    await refused_and_kept(redis_url, opened(redis_url), take(), broken, command)
 
 
-async def test_no_field_of_a_record_may_be_missing(
-    redis_url: str, opened: Callable[[str], RedisStore]
-) -> None:
+async def test_no_field_of_a_record_may_be_missing(redis_url: str, opened: Open) -> None:
     store, key = opened(redis_url), "intervalq:{torn}"
     await store.apply("torn", take())
     with redis_client(redis_url) as client:
@@ -193,9 +165,7 @@ async def test_no_field_of_a_record_may_be_missing(
     await store.apply("torn", Drop())
 
 
-async def test_a_key_of_another_type_is_left_as_it_is(
-    redis_url: str, opened: Callable[[str], RedisStore]
-) -> None:
+async def test_a_key_of_another_type_is_left_as_it_is(redis_url: str, opened: Open) -> None:
     store = opened(redis_url)
     with redis_client(redis_url) as client:
         client.set("intervalq:{typed}", "theirs")
@@ -206,7 +176,7 @@ async def test_a_key_of_another_type_is_left_as_it_is(
 
 
 async def test_a_record_of_layout_1_is_raised_in_the_step_that_comes_next(
-    redis_url: str, opened: Callable[[str], RedisStore]
+    redis_url: str, opened: Open
 ) -> None:
     store, key = opened(redis_url), "intervalq:{old}"
     record = {name: str(value) for name, value in layouts.LAYOUT_1.items() if name != "running"}
@@ -223,7 +193,7 @@ async def test_a_record_of_layout_1_is_raised_in_the_step_that_comes_next(
         client.delete(key)
 
 
-async def test_a_record_of_a_newer_version(redis_url: str, opened: Callable[[str], RedisStore]) -> None:
+async def test_a_record_of_a_newer_version(redis_url: str, opened: Open) -> None:
     store = opened(redis_url)
     with redis_client(redis_url) as client:
         client.hset("intervalq:{newer}", mapping={"version": "7", "news": "!"})
@@ -233,9 +203,7 @@ async def test_a_record_of_a_newer_version(redis_url: str, opened: Callable[[str
         client.delete("intervalq:{newer}")
 
 
-async def test_a_step_out_of_the_numbers_is_not_kept(
-    redis_url: str, opened: Callable[[str], RedisStore]
-) -> None:
+async def test_a_step_out_of_the_numbers_is_not_kept(redis_url: str, opened: Open) -> None:
     store = opened(redis_url)
     before = (await store.apply("far", take(settings=LIMITED, lease=1_000), 5)).state
     with pytest.raises(errors.StoreError):
@@ -244,7 +212,7 @@ async def test_a_step_out_of_the_numbers_is_not_kept(
     await store.apply("far", Drop())
 
 
-async def test_thousands_of_leases(redis_url: str, opened: Callable[[str], RedisStore]) -> None:
+async def test_thousands_of_leases(redis_url: str, opened: Open) -> None:
     """There are more than Lua passes on at once, and all of them change when the clock is set back."""
     store, many = opened(redis_url), Settings(interval=1, max_running=5_000)
     state = None
@@ -261,9 +229,7 @@ async def test_thousands_of_leases(redis_url: str, opened: Callable[[str], Redis
     await store.apply("crowd", Drop())
 
 
-async def test_only_idle_ephemeral_records_expire(
-    redis_url: str, opened: Callable[[str], RedisStore]
-) -> None:
+async def test_only_idle_ephemeral_records_expire(redis_url: str, opened: Open) -> None:
     store = opened(redis_url)
     keyed = Settings(interval=1_000_000, ephemeral=True)
     with redis_client(redis_url) as client:
@@ -285,9 +251,7 @@ async def test_only_idle_ephemeral_records_expire(
         await store.apply(name, Drop())
 
 
-async def test_a_cancelled_call_does_not_poison_the_next(
-    redis_url: str, opened: Callable[[str], RedisStore]
-) -> None:
+async def test_a_cancelled_call_does_not_poison_the_next(redis_url: str, opened: Open) -> None:
     """Each answer is about the queue that was asked about, whatever was cancelled meanwhile."""
     store, dice, answered = opened(redis_url), random.Random(5), 0
     for name in range(8):
@@ -320,7 +284,7 @@ async def test_a_cancelled_call_does_not_poison_the_next(
 
 
 async def test_a_lost_connection_is_told_to_who_waits_for_a_wake_up(
-    own_redis: OwnRedis, opened: Callable[[str], RedisStore]
+    own_redis: OwnRedis, opened: Open
 ) -> None:
     server = own_redis()
     store = opened(server.url)

@@ -23,26 +23,15 @@ from intervalq.rules import Advance, Drop, Hold, Inspect, Resume, Settings
 from intervalq_stores.redis import _pipeline as redis_pipeline
 from intervalq_stores.redis.queues import RedisStore
 from servers import Server, redis_client
+from stores import redis_stores
+from stores.redis_stores import Open
 
 CANARY = "c4n4ry"
 EACH_SECOND = Settings(interval=1_000_000)
 TAKE = Advance(settings=EACH_SECOND, nonce="n", take=1)
 OwnServer = Callable[..., Server]
-Open = Callable[[str], RedisStore]
 
-
-@pytest.fixture
-async def opened() -> AsyncIterator[Open]:
-    """A function that opens stores, which are closed at the end."""
-    stores: list[RedisStore] = []
-
-    def open_one(url: str) -> RedisStore:
-        stores.append(RedisStore(url))
-        return stores[-1]
-
-    yield open_one
-    for store in stores:
-        await store.aclose()
+opened = redis_stores.opened
 
 
 @pytest.fixture(params=["redis", "valkey"])

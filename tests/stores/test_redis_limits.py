@@ -12,6 +12,7 @@ from intervalq._spec import record
 from intervalq.rules import Advance, Command, Configure, Drop, Finish, Hold, Inspect, Limit, Settings, Slot
 from intervalq_stores.redis.queues import RedisStore
 from servers import redis_client
+from stores.redis_stores import refused_and_kept
 
 NOW = 1_700_000_000_000_000
 HOURLY = Settings(interval=3_600_000_000)
@@ -79,16 +80,7 @@ def take(nonce: str = "n", settings: Settings = WINDOWS) -> Advance:
 async def test_broken_limits_are_left_as_they_are(
     redis_url: str, store: RedisStore, broken: dict[str, str | bytes], command: Command
 ) -> None:
-    key = "intervalq:{broken}"
-    with redis_client(redis_url) as client:
-        client.delete(key)
-        await store.apply("broken", take())
-        client.hset(key, mapping=broken)
-        before = client.hgetall(key)
-        with pytest.raises(errors.CorruptState):
-            await store.apply("broken", command)
-        assert client.hgetall(key) == before
-        client.delete(key)
+    await refused_and_kept(redis_url, store, take(), broken, command)
 
 
 async def test_what_limits_are_kept_as(redis_url: str, store: RedisStore) -> None:

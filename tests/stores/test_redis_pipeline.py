@@ -65,7 +65,7 @@ def asked(proxy: Proxy, command: bytes = b"EVALSHA") -> int:
 def tasks() -> list[str]:
     """The tasks of the connections."""
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith(("PipelinedConnection.", "_Pipeline.", "Wire."))]
+    return [name for name in names if name.startswith(("PipelinedConnection.", "_Pipeline."))]
 
 
 class Callers:

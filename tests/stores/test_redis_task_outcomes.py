@@ -49,7 +49,7 @@ def keys_of(client: Any) -> set[str]:
 
 
 async def test_who_waits_for_outcomes_leaves_nothing_behind(store: RedisTaskStore, client: Any) -> None:
-    """Of two in one process, each ends only its own wait; what a dead one left is swept after a day."""
+    """Two waiters in one process end only their own waits; entries of a dead one are swept after a day."""
 
     def rows() -> int:
         return sum(one[:1] in b"ab" for one in client.zrange(INDEX, 0, -1))
@@ -69,12 +69,12 @@ async def test_who_waits_for_outcomes_leaves_nothing_behind(store: RedisTaskStor
 async def test_an_end_is_told_also_after_the_connection_was_lost(store: RedisTaskStore, client: Any) -> None:
     await begun(store, "s")
     await store.apply(inserts("a", keep_for=DAY))
-    async with store.awaited(["a"]) as told:
+    async with store.awaited(["a"]) as notified:
         client.client_kill_filter(_type="pubsub")
-        await told()
-    async with store.awaited(["a"]) as told:
+        await notified()
+    async with store.awaited(["a"]) as notified:
         await store.apply(Work("s", deleted(await claim(store, "s"))))
-        await told()
+        await notified()
     assert await store.apply(Outcomes(ids=("a",)))
 
 
@@ -102,7 +102,7 @@ async def test_a_day_is_dropped_when_it_is_over_or_expires_by_itself(
 
 
 async def test_several_days_that_are_over_are_dropped_together(store: RedisTaskStore, client: Any) -> None:
-    """By a command that also leaves an outcome."""
+    """A command that also leaves an outcome drops them."""
     await begun(store, "s", expiry=1000 * DAY)
     await store.apply(Modify(inserts=tuple(Insert("q", "1", f"{n}", keep_for=n * DAY) for n in range(1, 21))))
     await store.apply(Work("s", deleted(await claim(store, "s", 20))), NOW)
@@ -218,7 +218,7 @@ async def test_outcomes_come_in_pages_without_a_gap(store: RedisTaskStore) -> No
 
 
 async def test_the_errors_of_a_task_end_where_those_of_the_rules_do(store: RedisTaskStore) -> None:
-    """Characters count."""
+    """The limit is in characters, not bytes."""
     await begun(store, "s")
     await store.apply(inserts("a", keep_for=DAY), NOW)
     long, expected = "ü" * 9_000, ""

@@ -15,14 +15,14 @@ from anyio.lowlevel import checkpoint
 
 from backends import both_backends
 from databases import TAKING, at_rest, make, names, opened, refusal, text, whole
-from file_processes import HOLD, blocked, line, process
+from file_processes import HOLD, line, process
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Hold, Inspect
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores.sqlite import _queue_database as sqlite_queue_database
 from intervalq_stores.sqlite.queues import SQLiteStore
 from stores import file_stores
-from stores.file_stores import TAKE
+from stores.file_stores import TAKE, a_cancelled_step_is_not_done
 
 anyio_backend = both_backends
 path = file_stores.sqlite_path
@@ -51,14 +51,7 @@ async def test_a_holder_that_hangs_is_named_and_nothing_is_done(store: SQLiteSto
 async def test_one_that_waits_can_be_cancelled_and_its_step_is_not_done(
     store: SQLiteStore, path: Path
 ) -> None:
-    with process(HOLD, path) as holder:
-        assert line(holder) == "held"
-        async with anyio.create_task_group() as group:
-            group.start_soon(store.apply, "q", TAKE)
-            await blocked(store)
-            group.cancel_scope.cancel()
-        assert holder.poll() is None
-    assert (await store.apply("q", TAKE)).taken[0].ticket == 1
+    await a_cancelled_step_is_not_done(store, path)
 
 
 async def test_a_lock_file_removed_in_the_middle_of_a_step_stops_the_writing(

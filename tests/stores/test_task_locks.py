@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from intervalq.tasks.rules import SECOND, Acquire, Command, Release, apply
 from intervalq.tasks.sync import Tasks as BlockingTasks
 from intervalq.testing._tasks.model import ModelTable
 from intervalq_stores.memory._task_table import MemoryTable
+from stores import lock_handles
+from stores.lock_handles import Open
 
 PATIENCE = 60
 
@@ -36,7 +37,8 @@ async def main():
 anyio.run(main)
 """
 
-Open = Callable[[], Tasks]
+name = lock_handles.name
+opened = lock_handles.opened
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
@@ -47,24 +49,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite://{tmp_path}/tasks.db"
     found: str = request.getfixturevalue(f"{request.param}_url")
     return found
-
-
-@pytest.fixture
-def name() -> str:
-    return f"car.{secrets.token_hex(6)}"
-
-
-@pytest.fixture
-async def opened(url: str) -> AsyncIterator[Open]:
-    """A function that opens handles, each as if in a process of its own."""
-    async with AsyncExitStack() as stack:
-
-        def open_one() -> Tasks:
-            tasks = Tasks(url)
-            stack.push_async_callback(tasks.aclose)
-            return tasks
-
-        yield open_one
 
 
 async def test_it_is_free_after_an_error_and_after_a_cancellation(opened: Open, name: str) -> None:
@@ -137,7 +121,7 @@ async def test_it_expires_when_its_holder_is_killed(opened: Open, name: str, url
 
 
 async def test_it_is_refreshed_for_as_long_as_it_is_held(opened: Open, name: str, url: str) -> None:
-    """For longer than it would hold without that: until it was refreshed four times."""
+    """It is held for longer than it would be without refreshes: until it was refreshed four times."""
     times, enough, order = 0, anyio.Event(), list[str]()
     tasks = opened()
     store = tasks._here()

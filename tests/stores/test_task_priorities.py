@@ -282,7 +282,7 @@ async def test_a_wrong_order_is_found(
 
 
 async def test_a_random_choice_among_all_priorities_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_task_table, "spare", lambda priorities, limit: max(0, len(priorities) - limit))
+    monkeypatch.setattr(_task_table, "skippable", lambda priorities, limit: max(0, len(priorities) - limit))
     async with aclosing(open_task_store(f"memory://{secrets.token_hex(6)}")) as store:
         assert any([await run(store, seed, (1, 1, 2)) for seed in range(8)])
 

@@ -17,13 +17,13 @@ from intervalq.tasks._session import commit as _commit
 from intervalq.tasks._session.batcher import Batcher
 from intervalq.tasks._session.begun import Begun
 from intervalq.tasks._session.cancelled import CancelledClaims
-from intervalq.tasks._session.demand import Callers, Request
+from intervalq.tasks._session.demand import Request, WaitingCalls
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks._worker import chunks, outcomes
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
+from planted.planting import Plant, instead
 
-Plant = Callable[[], Iterator[None]]
 BUGS: Final[dict[str, tuple[str, Plant]]] = {}
 """By name: the mix, and the function that plants it."""
 
@@ -40,11 +40,6 @@ def bug(name: str, mix: str) -> Callable[[Plant], Plant]:
 def planted(name: str) -> Iterator[None]:
     """Plant a bug while the context is open; an empty name plants none."""
     yield from BUGS[name][1]() if name else iter((None,))
-
-
-def instead(owner: object, name: str, replacement: object) -> Iterator[None]:
-    with mock.patch.object(owner, name, replacement):
-        yield
 
 
 @bug("unguarded-commit", "stalls")
@@ -199,14 +194,14 @@ def _() -> Iterator[None]:
 @bug("left-with-it", "hands")
 def _() -> Iterator[None]:
     """A task that arrives just as its caller leaves stays claimed."""
-    leave = Callers.leave
+    leave = WaitingCalls.leave
 
-    def leaves(self: Callers, request: Request) -> None:
+    def leaves(self: WaitingCalls, request: Request) -> None:
         leave(self, request)
         if isinstance(sys.exc_info()[1], asyncio.CancelledError):
             request.claims = []
 
-    return instead(Callers, "leave", leaves)
+    return instead(WaitingCalls, "leave", leaves)
 
 
 @bug("cancelled-yet-committed", "operators")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context
 from random import Random
@@ -12,17 +12,18 @@ from typing import Any, TypeVar
 
 import anyio
 
-from intervalq.errors import IntervalqError, StoreError, StoreTimeout, StoreUnavailable
+from intervalq.errors import IntervalqError, StoreError, StoreUnavailable
 from intervalq.tasks.rules import Beat, Beaten, Begin, Command, End, Modify, Row, Work
 from intervalq_stores.memory.tasks import MemoryTaskStore
 from simulation.loop import Process
+from simulation.messages import answer_of, listening, result_of
 
 A = TypeVar("A")
 
 URL = "simulated://tasks"
 DEADLINE = 2.0
 CONSUMER = "fetchers"
-MOST = 3
+MAX_PENDING = 3
 """How many tasks this pull consumer may have unsettled."""
 
 
@@ -119,8 +120,8 @@ class Network:
         """Check what must hold at any time."""
         table = self.store._tasks.table
         mine = {each.id for each in table.sessions() if each.consumer == CONSUMER}
-        if mine and sum(row.session in mine for row in self.rows()) > MOST:
-            self.broken(f"{CONSUMER} have more than {MOST} tasks unsettled")
+        if mine and sum(row.session in mine for row in self.rows()) > MAX_PENDING:
+            self.broken(f"{CONSUMER} have more than {MAX_PENDING} tasks unsettled")
         lines: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows():
             if row.key is not None:
@@ -168,17 +169,14 @@ class Connection:
             self.ends = anyio.Event()
         if not network.loses():
             loop.call_later(network.delay(), network.arrive, self, command, reply, context=Context())
-        timer = loop.call_later(DEADLINE, _give_up, reply)
         try:
-            answer = await reply
+            answer = await answer_of(reply, URL, DEADLINE)
         except StoreUnavailable:
             raise
         except StoreError:
             if isinstance(command, Begin | Work):
                 self.refused = loop.time()
             raise
-        finally:
-            timer.cancel()
         network.answered(command, sent)
         self.heard(answer)
         return answer
@@ -205,33 +203,5 @@ class WakingConnection(Connection):
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         del session
-        event = anyio.Event()
-
-        def wake() -> None:
-            event.set()
-
-        async def woken() -> None:
-            nonlocal event
-            await event.wait()
-            event = anyio.Event()
-
-        self.network.listeners[wake] = self
-        try:
+        async with listening(self.network.listeners, self) as woken:
             yield woken
-        finally:
-            del self.network.listeners[wake]
-
-
-def _give_up(reply: asyncio.Future[Any]) -> None:
-    if not reply.done():
-        reply.set_exception(StoreTimeout(URL, "no answer in time"))
-
-
-def result_of(step: Coroutine[Any, Any, A]) -> A:
-    """The result of a coroutine that never waits."""
-    try:
-        step.send(None)
-    except StopIteration as end:
-        result: A = end.value
-        return result
-    raise RuntimeError("a step of the store took time")

@@ -15,8 +15,9 @@ from intervalq.tasks._claim.endings import unused
 from intervalq.tasks.rules import Beat, Beaten, Begin, Command, Row, Work, Worked
 from intervalq.tasks.store import Pulled, Watched
 from simulation.loop import Process
+from simulation.messages import result_of
 from tasks.simulated_mixes import Mix
-from tasks.simulated_network import URL, Connection, Network, WakingConnection, result_of
+from tasks.simulated_network import URL, Connection, Network, WakingConnection
 
 A = TypeVar("A")
 

@@ -13,7 +13,7 @@ from intervalq.errors import ClaimLost, DependencyError, QueueClosed, StoreError
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Worked
 from simulation.loop import Process, ProcessClock
-from tasks.simulated_network import CONSUMER, MOST, Connection
+from tasks.simulated_network import CONSUMER, MAX_PENDING, Connection
 
 if TYPE_CHECKING:
     from tasks.simulated_process import Worker
@@ -114,7 +114,7 @@ class User:
     async def _claimed(self, lease: float | None, seconds: float) -> list[Claim]:
         if not (self.world.mix.fetches and self.dice.random() < 0.3):
             return [await self.tasks.claim("h", lease=lease, timeout=seconds)]
-        pull = self.tasks.pull("h", name=CONSUMER, max_ack_pending=MOST)
+        pull = self.tasks.pull("h", name=CONSUMER, max_ack_pending=MAX_PENDING)
         return await pull.fetch(self.dice.choice([1, 2, 5]), seconds, lease=lease)
 
     def _judge_call(self, since: float, seconds: float) -> None:

@@ -178,7 +178,7 @@ async def test_what_a_function_does_after_it_was_cancelled_is_not_committed(
 @BACKENDS
 @in_virtual_time
 async def test_a_commit_that_comes_after_the_cancel_is_rolled_back(backend: str) -> None:
-    """Even if its process doesn't know of the cancel yet; a heartbeat then removes the task."""
+    """Its process need not know of the cancel yet; a heartbeat then removes the task."""
     store = TransactionStore()
     async with handle(store) as tasks:
         claim = await claimed(tasks)
@@ -194,7 +194,7 @@ async def test_a_commit_that_comes_after_the_cancel_is_rolled_back(backend: str)
 @BACKENDS
 @in_virtual_time
 async def test_an_acknowledgement_on_its_way_is_lost(backend: str) -> None:
-    """Whether the store gets it before the process learns of the cancel, or after."""
+    """The store may get it before the process learns of the cancel, or after."""
     for kind in (FakeStore, WakingStore):
         store = kind()
         async with handle(store) as tasks, handle(store.line()) as operator:

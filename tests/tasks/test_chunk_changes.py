@@ -46,7 +46,7 @@ async def test_returned_changes_are_made_in_one_step_with_the_acknowledgement(ba
 async def test_returned_changes_are_not_made_if_one_of_the_tasks_is_somebody_elses(
     backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whether that is known when the function returns, or only to the store; no attempt counts."""
+    """That may be known when the function returns, or only to the store; no attempt counts."""
     caplog.set_level(logging.CRITICAL, "intervalq")
     for known in (False, True):
         store = FakeStore()

@@ -62,7 +62,7 @@ async def test_what_the_function_has_not_settled_fails_when_it_raises(backend: s
 @BACKENDS
 @in_virtual_time
 async def test_no_task_is_dead_because_of_another_one(backend: str) -> None:
-    """One of fifty fails always, and fails all that it is in a chunk with."""
+    """One of fifty always fails, and with it every task that shares its chunk."""
     store = FakeStore()
     async with handle(store) as tasks:
         runs: Counter[int] = Counter()

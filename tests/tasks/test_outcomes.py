@@ -88,7 +88,7 @@ async def test_who_waits_has_the_result_soon_after_the_end(backend: str) -> None
 @BACKENDS
 @in_virtual_time
 async def test_a_worker_keeps_what_says_nothing_itself(backend: str) -> None:
-    """Of tasks that fail, or are cancelled while they run, too; a task's own time comes first."""
+    """It keeps those of failed tasks and of ones cancelled while they run; a task's own time comes first."""
     async with handle(KeepingStore()) as tasks, anyio.create_task_group() as group:
         began = anyio.Event()
 

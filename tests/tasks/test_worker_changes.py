@@ -151,7 +151,7 @@ async def test_wrong_return_values_are_failures_that_say_so(backend: str, what: 
 
 @in_virtual_time
 async def test_changes_where_they_would_be_overlooked_are_refused() -> None:
-    """In a generator, a coroutine that nobody awaited, or in the midst of other values."""
+    """They are in a generator, in a coroutine that nobody awaited, or among other values."""
     store = FakeStore()
     async with handle(store) as tasks:
         new = tasks.new("results", 1)

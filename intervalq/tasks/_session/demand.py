@@ -146,11 +146,15 @@ class Request:
             self.waker.set_result(None)
 
 
-class Callers:
+class WaitingCalls:
     """Calls of `claim` and `fetch` for the same queues: first come, first served."""
 
     def __init__(
-        self, queues: tuple[str, ...], lease: int | None, most: int | None, empty: Callable[[Callers], None]
+        self,
+        queues: tuple[str, ...],
+        lease: int | None,
+        most: int | None,
+        empty: Callable[[WaitingCalls], None],
     ) -> None:
         self.queues = queues
         self.lease = lease

@@ -27,7 +27,7 @@ from intervalq.tasks._claim.values import USUAL, Form
 from intervalq.tasks._session.alone import RunAlone
 from intervalq.tasks._session.batcher import Batcher
 from intervalq.tasks._session.commit import ack_with, commit, refuse_plain
-from intervalq.tasks._session.demand import Callers, Demand, Request
+from intervalq.tasks._session.demand import Demand, Request, WaitingCalls
 from intervalq.tasks._session.server_pull import pull
 from intervalq.tasks._session.server_pull import settle as settle_one
 from intervalq.tasks._session.settlement import Settle
@@ -70,7 +70,7 @@ class WorkSession:
         """How values are written and read."""
         self.batcher = Batcher(store, self, self.lapsed)
         self.run_alone = RunAlone()
-        self._callers: dict[tuple[tuple[str, ...], int | None, int | None], Callers] = {}
+        self._callers: dict[tuple[tuple[str, ...], int | None, int | None], WaitingCalls] = {}
         self._running = False
         self._closing = False
         self._is_lapsed = False
@@ -114,7 +114,7 @@ class WorkSession:
         name = (queues, lease, most)
         callers = self._callers.get(name)
         if callers is None:
-            callers = self._callers[name] = Callers(queues, lease, most, self._without)
+            callers = self._callers[name] = WaitingCalls(queues, lease, most, self._without)
             self.batcher.add(callers)
         request = Request(limit, wakers()(), once=once)
         callers.join(request)
@@ -148,7 +148,7 @@ class WorkSession:
             raise self._error
         return self.batcher.session
 
-    def _without(self, callers: Callers) -> None:
+    def _without(self, callers: WaitingCalls) -> None:
         name = (callers.queues, callers.lease, callers.most)
         if self._callers.get(name) is callers:
             del self._callers[name]

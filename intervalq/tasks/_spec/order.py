@@ -16,7 +16,7 @@ from intervalq.tasks._spec.table import Table
 STEP: Final = 60 * SECOND
 """How much earlier a task counts as ready for each step of its priority, in microseconds."""
 
-MOST: Final = 9
+HIGHEST: Final = 9
 """The highest priority; the lowest is its negative.
 
 A claim looks at each priority that occurs in its queue, so they are few; and a task is overtaken by tasks
@@ -37,7 +37,7 @@ def looked_at(limit: int) -> int:
     return limit + WINDOW if limit < WINDOW else limit
 
 
-def spare(priorities: Sequence[int], limit: int) -> int:
+def skippable(priorities: Sequence[int], limit: int) -> int:
     """How many of the first tasks a claim may skip at most, so that none overtakes one of another priority.
 
     Args:

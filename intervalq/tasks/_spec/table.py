@@ -27,7 +27,7 @@ class Table(Protocol):
     def ready(self, queue: str, now: int, limit: int) -> list[Row]:
         """All tasks with `ready <= now`, but at most `limit`: the first ones by `order.rank`, in this order.
 
-        Up to `order.spare` of the first ones are skipped at random, so that a few tasks which are never done
+        Up to `order.skippable` of the first ones are skipped at random, so that a few tasks that never end
         don't block the others. Tasks of the same priority may also come in another order.
         """
         ...

@@ -19,7 +19,7 @@ Work = Callable[[Claim], Any]
 ChunkWork = Callable[[list[Claim]], Any]
 _CHANGES: Final = (Insert, Change, Delete, Depend)
 _PLAIN: Final = (str, int, float, NoneType)
-_MOST: Final = frozenset({*_PLAIN, bool})
+_SIMPLE: Final = frozenset({*_PLAIN, bool})
 """The types of nearly all results and their parts: a look takes a fraction of the time of `isinstance`."""
 Refused = Callable[[Claim, DependencyError], Any]
 ChunkRefused = Callable[[list[Claim], DependencyError], Any]
@@ -69,7 +69,7 @@ def has_changes(result: Any) -> bool:  # noqa: ANN401 - of any function
     Changes in the midst of other values, or in a generator, would be lost silently.
     """
     kind = type(result)
-    if kind in _MOST or (kind is dict and _MOST.issuperset(map(type, result.values()))):
+    if kind in _SIMPLE or (kind is dict and _SIMPLE.issuperset(map(type, result.values()))):
         return False
     if isinstance(result, _CHANGES):  # some of them are tuples
         return True

@@ -15,7 +15,7 @@ from intervalq.ledger.rules import (
     Expire,
     Forget,
     Leave,
-    Pages,
+    MemoryBook,
     Record,
     Release,
     Shown,
@@ -39,7 +39,7 @@ class LedgerCommandSource:
         self.random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
 
-    def next(self, model: Pages) -> tuple[Command, int]:
+    def next(self, model: MemoryBook) -> tuple[Command, int]:
         """A command, and the store's clock when it arrives."""
         dice = self.random
         instants = [*model.sessions.values(), *([model.meta.expires or 0] if model.meta else [])]

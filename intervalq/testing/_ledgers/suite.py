@@ -35,7 +35,7 @@ from intervalq.ledger.rules import (
     Forget,
     Leave,
     Look,
-    Pages,
+    MemoryBook,
     Record,
     Release,
     Seen,
@@ -96,7 +96,7 @@ class LedgerSuite(Suite):
         portal.call(self._sequence, store, seed)
 
     async def _sequence(self, store: LedgerStore, seed: int) -> None:
-        source, model, name = LedgerCommandSource(seed), Pages(), f"suite-{secrets.token_hex(6)}"
+        source, model, name = LedgerCommandSource(seed), MemoryBook(), f"suite-{secrets.token_hex(6)}"
         done: list[str] = []
         try:
             for number in range(self.steps):

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final, get_args
 
 from intervalq.errors import CorruptState
-from intervalq.ledger.rules import Meta, Pages, Row, Stage
+from intervalq.ledger.rules import MemoryBook, Meta, Row, Stage
 from intervalq_stores._files.json_records import corrupt, newer, parse, shown
 from intervalq_stores._files.locked_file import MAX_BYTES
 
@@ -16,7 +16,7 @@ LAYOUT: Final = 1
 _STAGES: Final = get_args(Stage)
 
 
-def read(content: bytes | None, name: str, url: str) -> Pages:
+def read(content: bytes | None, name: str, url: str) -> MemoryBook:
     """The ledger in a document; None: there is none.
 
     Raises:
@@ -24,7 +24,7 @@ def read(content: bytes | None, name: str, url: str) -> Pages:
         VersionMismatch: it was written by a newer version.
     """
     if content is None:
-        return Pages()
+        return MemoryBook()
     if not content or len(content) > MAX_BYTES:
         raise _broken(name, f"it has {'no' if not content else 'too many'} bytes", url)
     try:
@@ -39,12 +39,12 @@ def read(content: bytes | None, name: str, url: str) -> Pages:
     if top.get("name") != name:
         # On a case-insensitive disk, two ledgers would share one file.
         raise _broken(name, f"it is that of ledger {ascii(top.get('name'))[:100]}", url)
-    return _pages(top, name, url)
+    return _book(top, name, url)
 
 
-def written(pages: Pages, name: str) -> bytes:
+def written(book: MemoryBook, name: str) -> bytes:
     """The document of an existing ledger."""
-    meta = pages.meta
+    meta = book.meta
     assert meta is not None
     lines = [
         f' "intervalq_ledger": {LAYOUT}',
@@ -52,14 +52,14 @@ def written(pages: Pages, name: str) -> bytes:
         f' "created": {meta.created}',
         f' "expires": {json.dumps(meta.expires)}',
         f' "cancelled": {json.dumps(meta.cancelled)}',
-        f' "sessions": {json.dumps(pages.sessions)}',
+        f' "sessions": {json.dumps(book.sessions)}',
     ]
-    rows = [f"  {json.dumps(key)}: {json.dumps(row)}" for key, row in pages.rows.items()]
+    rows = [f"  {json.dumps(key)}: {json.dumps(row)}" for key, row in book.rows.items()]
     body = "{\n" + ",\n".join(rows) + "\n }" if rows else "{}"
     return ("{\n" + ",\n".join([*lines, f' "rows": {body}']) + "\n}\n").encode()
 
 
-def _pages(top: dict[str, Any], name: str, url: str) -> Pages:
+def _book(top: dict[str, Any], name: str, url: str) -> MemoryBook:
     created, expires, cancelled = top.get("created"), top.get("expires"), top.get("cancelled")
     sessions, rows = top.get("sessions"), top.get("rows")
     if created is None or not all(at is None or _whole(at) for at in (created, expires)):
@@ -70,7 +70,7 @@ def _pages(top: dict[str, Any], name: str, url: str) -> Pages:
         raise _broken(name, "'sessions' is broken", url)
     if not isinstance(rows, dict) or not all(map(_is_row, rows.values())):
         raise _broken(name, "'rows' is broken", url)
-    return Pages(
+    return MemoryBook(
         Meta(created, expires, cancelled), sessions, {key: Row._make(row) for key, row in rows.items()}
     )
 

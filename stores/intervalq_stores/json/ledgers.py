@@ -11,7 +11,7 @@ from typing import Final
 from anyio import to_thread
 
 from intervalq.errors import InvalidName, StoreFull, StoreUnavailable
-from intervalq.ledger.rules import Answer, Command, Count, Forget, Look, Pages, apply
+from intervalq.ledger.rules import Answer, Command, Count, Forget, Look, MemoryBook, apply
 from intervalq.store import wall_clock
 from intervalq_stores._files.jobs import LedgerJob
 from intervalq_stores._files.locked_file import MAX_BYTES
@@ -109,7 +109,7 @@ class _LedgerFile(ThreadedFile):
         """Do a command that changes nothing; in any thread, and without the lock."""
         return apply(self.read(), command, wall_clock() if now is None else now)
 
-    def read(self) -> Pages:
+    def read(self) -> MemoryBook:
         """The ledger in the file; in any thread, and without the lock."""
         return read(self._shared().read(), self._ledger, self.url)
 
@@ -137,13 +137,13 @@ class _LedgerFile(ThreadedFile):
 
     def _batch(self, jobs: list[Job]) -> None:
         before = self._file.read()
-        pages = read(before, self._ledger, self.url)
+        book = read(before, self._ledger, self.url)
         for job in jobs:
             assert isinstance(job, LedgerJob)
-            job.made = pages.meta is None
-            job.answer = apply(pages, job.command, wall_clock() if job.now is None else job.now)
-            job.made &= pages.meta is not None
-        after = None if pages.meta is None else written(pages, self._ledger)
+            job.made = book.meta is None
+            job.answer = apply(book, job.command, wall_clock() if job.now is None else job.now)
+            job.made &= book.meta is not None
+        after = None if book.meta is None else written(book, self._ledger)
         if after is None:
             if before is not None:
                 self._remove()

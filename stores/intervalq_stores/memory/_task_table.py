@@ -23,7 +23,7 @@ from intervalq.tasks.rules import (
     day_of,
     looked_at,
     rank,
-    spare,
+    skippable,
 )
 
 _SWEPT: Final = 16
@@ -125,7 +125,7 @@ class MemoryTable:
             for place, _, id_ in entries:
                 heappush(heaps[priority], (place - rank(0, priority), id_))
         first = list(islice(merge(*ranked), most))
-        skipped = random.randint(0, spare([priority for _, priority, _ in first], limit))  # noqa: S311 - no secret
+        skipped = random.randint(0, skippable([priority for _, priority, _ in first], limit))  # noqa: S311 - no secret
         return [self._rows[id_] for _, _, id_ in first[skipped : skipped + limit]]
 
     def next_ready(self, queue: str, now: int) -> int | None:

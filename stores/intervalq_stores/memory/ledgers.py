@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from intervalq.ledger.rules import Answer, Command, Pages, apply
+from intervalq.ledger.rules import Answer, Command, MemoryBook, apply
 from intervalq.store import shown_url, wall_clock
 from intervalq_stores.memory._process import ByName
 
@@ -16,14 +16,14 @@ class _Ledgers:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.pages: dict[str, Pages] = {}
+        self.books: dict[str, MemoryBook] = {}
 
     def there(self, now: int) -> list[str]:
         """The ledgers that have not expired; the others are forgotten."""
-        for name, pages in list(self.pages.items()):
-            if pages.meta is None or (pages.meta.expires is not None and pages.meta.expires <= now):
-                del self.pages[name]
-        return sorted(self.pages)
+        for name, book in list(self.books.items()):
+            if book.meta is None or (book.meta.expires is not None and book.meta.expires <= now):
+                del self.books[name]
+        return sorted(self.books)
 
     def forked(self) -> None:
         """See `Kept.forked`."""
@@ -48,14 +48,14 @@ class MemoryLedgerStore:
         """See `LedgerStore.apply`."""
         with self._ledgers.lock:
             at = self._clock() if now is None else now
-            pages = self._ledgers.pages.get(ledger) or Pages()
-            answer = apply(pages, command, at)
-            if pages.meta is None:
-                self._ledgers.pages.pop(ledger, None)
-            elif ledger not in self._ledgers.pages:
+            book = self._ledgers.books.get(ledger) or MemoryBook()
+            answer = apply(book, command, at)
+            if book.meta is None:
+                self._ledgers.books.pop(ledger, None)
+            elif ledger not in self._ledgers.books:
                 if now is None:
                     self._ledgers.there(at)  # a new ledger removes expired ones
-                self._ledgers.pages[ledger] = pages
+                self._ledgers.books[ledger] = book
             return answer
 
     async def names(self) -> list[str]:

@@ -50,7 +50,7 @@ class _Tasks:
         """The sessions that found nothing, with their queues."""
         self.listening: dict[str, list[Callable[[], bool]]] = {}
         self.cancelled: dict[str, list[Delete]] = {}
-        """What to tell listening sessions of: see `Worked.cancelled`."""
+        """Cancelled claims to report to listening sessions: see `Worked.cancelled`."""
         self.waiters = Waiters()
         self._seen = 0  # the latest reading of the clock
 
@@ -89,7 +89,7 @@ class _Tasks:
                 self.idle.pop(session, None)
 
     def _tell(self, command: Command[Any], answer: object) -> None:
-        """Wake those who wait for a lock that is free, and the sessions whose tasks were cancelled."""
+        """Wake the waiters for a lock that is free, and the sessions whose tasks were cancelled."""
         if isinstance(command, Release) and answer:
             for wake in self.listening.get(command.waiters, []):
                 wake()

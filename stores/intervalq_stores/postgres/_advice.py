@@ -1,4 +1,4 @@
-"""The part of `intervalq doctor` about tasks on PostgreSQL."""
+"""What `intervalq doctor` asks a PostgreSQL, and its part about tasks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection, Server
 
-_OLD: Final = 600.0  # seconds; a transaction that is open for longer is worth a warning
-_LOOK: Final = b"""
+OLD: Final = 600.0
+"""Seconds; a transaction that is open for longer is worth a warning."""
+
+LOOK: Final = b"""
     select pg_backend_pid(), current_setting('server_version'),
         current_setting('server_version_num')::integer, pg_is_in_recovery(), current_setting('fsync'),
         current_setting('synchronous_commit'), coalesce((
@@ -17,17 +19,19 @@ _LOOK: Final = b"""
                 where pid <> pg_backend_pid() and (backend_xmin is not null or backend_xid is not null)
                 union all select prepared from pg_prepared_xacts
             ) as open (since)
-        ), 0)
+        ), 0), current_setting('default_transaction_isolation'), current_user::text,
+        (select rolsuper from pg_roles where rolname = current_user)
 """
+"""The settings that matter, the seconds for which the oldest transaction has been open, and the role."""
 
 
 async def advice(connection: Connection, server: Server) -> list[tuple[str, str]]:
     """Pairs of a level ("ok", "warning" or "error") and a sentence."""
     found = await server.version(connection)
-    row = await (await connection.execute(_LOOK)).fetchone()
+    row = await (await connection.execute(LOOK)).fetchone()
     if row is None:
         return []
-    pid, release, number, replica, fsync, commit, oldest = row
+    pid, release, number, replica, fsync, commit, oldest, *_ = row
     lines: list[tuple[str, str]] = []
 
     def check(fine: object, good: str, level: str, bad: str) -> None:
@@ -48,7 +52,7 @@ async def advice(connection: Connection, server: Server) -> list[tuple[str, str]
         f"a transaction has been open for {oldest:.0f} s: vacuum can't clean up behind it, and claims get "
         "slower: end it (pg_stat_activity and pg_prepared_xacts show it)"
     )
-    check(oldest <= _OLD, "no transaction is open for long, as far as this role may see", "warning", bad)
+    check(oldest <= OLD, "no transaction is open for long, as far as this role may see", "warning", bad)
     good = f"{server.schema.what} version {found}" if found else "tables of tasks are created at first use"
     check(found in {None, server.schema.number}, good, "error", server.schema.other(found))
     bad = (

@@ -1,4 +1,4 @@
-"""Hears of outcomes that somebody waits for: one connection for all who wait in a store."""
+"""Listens for outcomes that are awaited, with one connection for all waiters of a store."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _CHANNEL: Final = "intervalq_ended"
 _AWAIT: Final = b"select intervalq.await_outcomes(%s, %s::uuid[], null)"
 _LEAVE: Final = b"select intervalq.leave_outcomes(%s, %s::uuid[])"
-_PARTING: Final = 1.0  # seconds for that: what stays behind is swept later
-_ANYBODY: Final = "*"  # notified by transactions that can't see who waits
+_PARTING: Final = 1.0  # seconds for that: rows that are left are swept later
+_ANYBODY: Final = "*"  # notified by transactions that can't see the waiters
 
 
 class Awaited:
-    """Those who wait for outcomes in a store."""
+    """The waiters for outcomes in a store."""
 
     def __init__(self, server: Server, patience: float, ask: Callable[[Asked], Awaitable[Lines]]) -> None:
         self._server, self._patience, self._ask = server, patience, ask
@@ -35,7 +35,7 @@ class Awaited:
         self._waiters = Waiters()
         self._coming, self._leaving = Joined(self._say(_AWAIT)), Joined(self._say(_LEAVE))
         self._parting: set[asyncio.Task[None]] = set()
-        """They go on when those who left wait no more: each row left behind costs the ends of others."""
+        """These outlive their callers: each row that stayed would slow down the ends of other tasks."""
         self._opening = asyncio.Lock()
         self._line: tuple[Connection, Ear] | None = None
         self._is_pooled = False

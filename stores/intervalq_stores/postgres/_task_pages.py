@@ -1,4 +1,4 @@
-"""All tasks in pages, for readers of very many: statements for PostgreSQL, and cursors."""
+"""Reads very many tasks page by page: statements for PostgreSQL, and cursors."""
 
 from __future__ import annotations
 

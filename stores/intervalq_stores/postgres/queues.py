@@ -15,6 +15,7 @@ from intervalq.errors import CorruptState, StoreError, VersionMismatch
 from intervalq.keyed import Common, KeyedAnswer, Place, shown
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
 from intervalq.store import stopwatch
+from intervalq_stores.postgres._advice import LOOK, OLD
 from intervalq_stores.postgres._connection import (
     Ear,
     Server,
@@ -35,25 +36,12 @@ SCHEMA: Final = 9
 
 _PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql
 _TURNS: Final = 5
-_OLD: Final = 600.0  # seconds; a transaction that is open for longer is worth a warning
 
 _APPLY: Final = b"select intervalq.apply(%s, %s, %s, %s)"
 _APPLY_ALL: Final = b"select intervalq.apply_all(%s, %s)"
 _OF_ONE: Final = frozenset({"22003", "55P03", "IQ001", "IQ002", "XX001"})  # errors that concern one record
 _NAMES: Final = b"select intervalq.names()"
 _VERSION: Final = b"select number from intervalq.version"
-_LOOK: Final = b"""
-    select pg_backend_pid(), current_setting('server_version'),
-        current_setting('server_version_num')::integer, pg_is_in_recovery(), current_setting('fsync'),
-        current_setting('synchronous_commit'), current_setting('default_transaction_isolation'),
-        current_user::text, (select rolsuper from pg_roles where rolname = current_user), coalesce((
-            select extract(epoch from clock_timestamp() - min(since))::float8 from (
-                select xact_start from pg_stat_activity
-                where pid <> pg_backend_pid() and (backend_xmin is not null or backend_xid is not null)
-                union all select prepared from pg_prepared_xacts
-            ) as open (since)
-        ), 0)
-"""
 
 
 class _Rows(NamedTuple):
@@ -160,7 +148,7 @@ class PostgresStore:
         connection = await self._within(self._server.connect())
         try:
             found = await self._within(self._server.version(connection))
-            cursor = await self._within(connection.execute(_LOOK))
+            cursor = await self._within(connection.execute(LOOK))
             row = await self._within(cursor.fetchone())
             # A pooler invents the process numbers that its clients get.
             pooled = row is not None and row[0] != connection.info.backend_pid
@@ -291,8 +279,8 @@ def _broken(queue: str) -> str:
 def _advice(
     row: tuple[Any, ...], found: int | None, schema: Schema, *, pooled: bool
 ) -> list[tuple[str, str]]:
-    """The report about the answer to `_LOOK` and the version of the schema."""
-    _, server, number, replica, fsync, commit, isolation, role, superuser, oldest = row
+    """The report about the answer to `LOOK` and the version of the schema."""
+    _, server, number, replica, fsync, commit, oldest, isolation, role, superuser = row
     lines = [rights(role, superuser=superuser)]
 
     def check(fine: object, good: str, level: str, *bad: str) -> None:
@@ -319,7 +307,7 @@ def _advice(
         "alter role ... set default_transaction_isolation = 'read committed'",
     )
     check(
-        oldest <= _OLD,
+        oldest <= OLD,
         "no transaction is open for long, as far as this role may see",
         "warning",
         f"a transaction has been open for {oldest:.0f} s: vacuum can't clean up behind it, and steps get",

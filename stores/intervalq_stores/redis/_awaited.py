@@ -1,4 +1,4 @@
-"""Hears of outcomes that somebody waits for: one subscription for all who wait in a store."""
+"""Listens for outcomes that are awaited, with one subscription for all waiters of a store."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._task_keys import WAKE
 
 _PARTING: Final = 1.0
-"""Seconds to say that nobody waits any more: what stays behind is swept later."""
+"""Seconds to unregister tasks that nobody waits for any more: those that are left are swept later."""
 
 
 class Awaited:
-    """Those who wait for outcomes in a store."""
+    """The waiters for outcomes in a store."""
 
     def __init__(self, server: Client, ask: Callable[[str, list[str | bytes]], Awaitable[Any]]) -> None:
         self._server, self._ask = server, ask
@@ -59,7 +59,7 @@ class Awaited:
             raise self._error
 
     async def _read(self, begun: asyncio.Event) -> None:
-        """Notify the waiters of what is heard, until something goes wrong."""
+        """Pass notifications on to the waiters, until something goes wrong."""
         try:
             async with self._server.messages(f"{WAKE}{self._who}") as heard:
                 begun.set()

@@ -254,7 +254,7 @@ local function new_limits()
     end
   end
 
-  -- The cell of a limit of a key in which a slot was fixed that is at this instant, on the server's clock.
+  -- The cell, of a limit of a key, in which the slot at this instant on the server's clock was fixed.
   local function fixed_cell(limit, at)
     local used, stop = limit.used, end_of_cell(limit, at)
     for i = 1, limit.edge and 0 or #used, 3 do
@@ -469,7 +469,7 @@ local function new_limits()
     end
   end
 
-  -- Whether an edge lies between the first slot, or the begin of the hold, and the end of the last slot.
+  -- Whether an edge lies between the first slot, or the beginning of the hold, and the end of the last slot.
   local function is_among_edges(limit, state, length)
     local ahead = limit.ahead
     if not limit.edge or not ahead[1] then return false end

@@ -1,12 +1,12 @@
 -- To be notified of outcomes. It comes after tasks_writes.lua.
 --
--- A listener looks for the outcomes after it has said that it waits for them. What it was not notified of in a day is
--- swept: it may have died.
+-- A listener looks for the outcomes after it has said that it waits for them. Entries of which it was not notified
+-- within a day are swept, because it may have died.
 --
 -- ARGV[5]  the listener
 -- ARGV[6] and following: the ids of tasks
 
-local MOST_SWEPT = 1000
+local MAX_SWEPT = 1000
 
 local function each_of_mine(use)
   local who = argument()
@@ -14,7 +14,7 @@ local function each_of_mine(use)
 end
 
 local function await()
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', INDEX, '[b', '(b' .. stamp(now), 'LIMIT', 0, MOST_SWEPT)) do
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', INDEX, '[b', '(b' .. stamp(now), 'LIMIT', 0, MAX_SWEPT)) do
     local size = unpacked('>I2', sub(member, 11))
     local id, who = sub(member, 13, 12 + size), sub(member, 13 + size)
     redis.call('ZREM', INDEX, member, 'a' .. sized(id) .. sub(member, 2, 10) .. who)

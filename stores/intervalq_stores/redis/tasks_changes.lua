@@ -107,7 +107,7 @@ local function sweep_marks(most)
   end
 end
 
--- More than this command adds: else more marks may end than heartbeats remove.
+-- More than this command adds: otherwise more marks may end than heartbeats remove.
 local function sweep_as_many()
   local ended = 0
   for name in pairs(marks_changed) do

@@ -95,7 +95,7 @@ local function flush(takes)
   if not seen[INDEX] then ask('ZCARD', INDEX) end
 
   -- A server without memory refuses a script's first write only, and only one that needs memory. Tasks can be
-  -- claimed and done all the same: else nothing would ever make room.
+  -- claimed and done all the same: otherwise nothing would ever make room.
   if not takes then redis.call('ZREM', INDEX, '') end
   write('HSET', TASKS, sets)
   write('HDEL', TASKS, unsets)

@@ -18,7 +18,7 @@ _PRAGMAS: Final = (
     # Some builds overwrite all that is deleted, and so write every page of a table that they drop.
     # This overwrites only what is written anyway.
     "PRAGMA secure_delete = FAST",
-    "PRAGMA temp_store = MEMORY",  # else each changed page is first copied to a temporary file
+    "PRAGMA temp_store = MEMORY",  # otherwise each changed page is first copied to a temporary file
 )
 
 

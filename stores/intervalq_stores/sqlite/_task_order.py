@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from intervalq.tasks.rules import looked_at, rank, spare, typed
+from intervalq.tasks.rules import looked_at, rank, skippable, typed
 
 Query: TypeAlias = Callable[..., list[Any]]
 """Executes a statement with its values, and returns the rows."""
@@ -56,7 +56,7 @@ def ranked(query: Query, queue: str, now: int, limit: int) -> list[int]:
     ]
     found.sort()
     priorities = [priority for _, priority, _ in found[:most]]
-    begin = random.randint(0, spare(priorities, limit))  # noqa: S311 - no secret
+    begin = random.randint(0, skippable(priorities, limit))  # noqa: S311 - no secret
     return [number for _, _, number in found[begin : begin + limit]]
 
 

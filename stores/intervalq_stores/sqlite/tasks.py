@@ -31,7 +31,7 @@ A = TypeVar("A")
 _EXAMPLE: Final = "sqlite:///path/app.db"
 
 _WAITERS: Final[dict[str, Waiters]] = {}
-"""Those in this process who wait for outcomes in a database, by its real path."""
+"""The waiters of this process for outcomes in a database, by its real path."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_WAITERS.clear)

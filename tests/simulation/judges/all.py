@@ -23,7 +23,7 @@ from simulation.judges.ends import agreed, closing, fates, handed, kept
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.judges.running import lapses, leases, limits, renewals
 from simulation.judges.settlements import settlements
-from simulation.judges.slots import announced, placed, surely, void
+from simulation.judges.slots import announced, placed, revoked, surely
 from simulation.judges.starts import Starts
 from simulation.judges.thrift import asked, expected, turns, wasted
 from simulation.judges.wakefulness import freed, on_time, outages, polls, unused, wakeups
@@ -55,7 +55,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         starts,
         announced,
         surely,
-        void,
+        revoked,
         placed,
         order,
         places,
@@ -248,7 +248,7 @@ def misses(seen: Observer, plan: Plan) -> Findings:
         issued = seen.issues[miss.slot][0]
         rate = 1 + plan.store_ppm / 1e6
         late = (miss.at - issued - _held(seen, plan, issued, miss.at)) * rate - seen.ahead[miss.slot]
-        if not miss.void and late < -GRAIN:
+        if not miss.revoked and late < -GRAIN:
             yield miss.at, f"ticket {miss.slot[1]} was missed {-late:.6f} s before its slot"
 
 

@@ -138,11 +138,11 @@ class Lines:
 
     def owned(self, process: Process, at: float) -> list[Slot]:
         """The tickets that a process knew to have, and had not used or given back, in their order."""
-        return [slot for slot, is_void in self._had(process, at) if not is_void]
+        return [slot for slot, is_invalid in self._had(process, at) if not is_invalid]
 
     def _had(self, process: Process, at: float) -> list[tuple[Slot, bool]]:
         seen, own, record = self._seen, dict[int, Slot](), ""
-        void = set[int]()
+        invalid = set[int]()
         for when, _, answer in seen.answers[process]:
             if when > at or answer.state is None or answer.refused:
                 continue
@@ -153,7 +153,7 @@ class Lines:
             for ticket in answer.missed:
                 own.pop(ticket, None)
             revoked, name = answer.state.revoked_through, seen.trace.name(record)
-            void |= {
+            invalid |= {
                 ticket
                 for ticket in own
                 if ticket <= revoked
@@ -167,7 +167,7 @@ class Lines:
         for start in seen.starts:
             if start.record == name and start.at <= at:
                 own.pop(start.ticket, None)
-        return [(own[ticket], ticket in void) for ticket in sorted(own)]
+        return [(own[ticket], ticket in invalid) for ticket in sorted(own)]
 
     def ahead(self, job: ObservedJob, at: float) -> list[ObservedJob]:
         """The jobs of the same process that wait before a job."""

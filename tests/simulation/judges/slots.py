@@ -40,7 +40,7 @@ def announced(seen: Observer, plan: Plan) -> Findings:
             yield start.at, f"{named(start)} was given a slot {start.since:.6f} s before its start"
 
 
-def void(seen: Observer, plan: Plan) -> Findings:
+def revoked(seen: Observer, plan: Plan) -> Findings:
     """A process that knows of a backward step of the store's clock uses no ticket from before it."""
     del plan
     ways = ClockKnowledge(seen)

@@ -24,7 +24,7 @@ class ServerClock:
         if self.known:
             drift = (received - self._at) // _DRIFT + 1
             narrowed = max(low, self._low - drift), min(high, self._high + drift)
-            if narrowed[0] <= narrowed[1]:  # else the clock was stepped, which voids earlier readings
+            if narrowed[0] <= narrowed[1]:  # otherwise the clock was stepped, which voids earlier readings
                 low, high = narrowed
         self._low, self._high, self._at, self.known = low, high, received, True
 

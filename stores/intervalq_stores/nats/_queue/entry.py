@@ -143,7 +143,7 @@ def read(sequence: int, at: int, increment: str, data: bytes, text: str) -> Entr
         raise Broken(f"{type(wrong).__name__} in {text[:60]!r}") from None
     wanted = step.increment if isinstance(step, Plain) else fingerprint(others(found.increment))
     if found.increment != wanted:
-        raise Broken("what it adds isn't what it says")
+        raise Broken("its increment doesn't fit its command")
     return found
 
 
@@ -240,7 +240,7 @@ def _field(name: str, value: Any) -> Any:  # noqa: ANN401 - of any field
 
 def _text(value: object) -> str:
     if type(value) is not str:
-        raise Broken("a text of it is none")
+        raise Broken("one of its texts isn't text")
     return value
 
 
@@ -278,7 +278,7 @@ def _numbers(several: list[int]) -> tuple[int, ...]:
 
 def _whole(number: object) -> int:
     if type(number) is not int:
-        raise Broken("a number of it is none")
+        raise Broken("one of its numbers isn't a whole number")
     return number
 
 

@@ -238,10 +238,10 @@ def full(state: State | None, step: Full, at: int, url: str) -> tuple[State | No
 
 
 def fold(position: Position, log: Iterable[Entry], url: str) -> tuple[Position, Outcome]:
-    """The position after these entries, which follow on `position`, and the outcome of the last one.
+    """The position after these entries, which directly follow `position`, and the outcome of the last one.
 
     Raises:
-        Gap: they don't follow on it.
+        Gap: they don't directly follow it.
     """
     state, value, sequence = position
     outcome: Outcome = None

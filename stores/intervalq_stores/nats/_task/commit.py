@@ -47,10 +47,9 @@ but only because of a message that is seen above it, or by a conditional message
 A killed server also forgets its last deliveries, and delivers these messages to others. The claims of those
 moments are given up when the session reconnects to another process of the server. So a step that settles a
 claim uses the connection for which that was checked, and fails if there is another one by now. If the same
-session gets such a
-message again, it first stores it again: with the old sequence, pending settlements of the claim that was
-given up would settle the new one, and the next task of the key would begin beside it. And a worker begins
-nothing while its connection is down, or after a claim's time is over: others may have done it.
+session gets such a message again, it first stores it again: with the old sequence, pending settlements of the
+claim that was given up would settle the new one, and the next task of the key would begin beside it. And a
+worker begins nothing while its connection is down, or after a claim's time is over: others may have done it.
 """
 
 from __future__ import annotations

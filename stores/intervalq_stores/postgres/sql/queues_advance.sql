@@ -1,6 +1,6 @@
 -- Advance: use granted slots, issue tickets, grant what is due.
 
--- intervalq._use: the answer after the listed slots were granted, found dead, or left to be asked about again.
+-- intervalq._use: the answer after the listed slots were granted, reported as missed, or left for another request.
 create or replace function intervalq._use(a intervalq._answer, command jsonb, now bigint, known boolean)
 returns intervalq._answer
 language plpgsql immutable
@@ -71,7 +71,7 @@ $$;
 
 
 -- intervalq._costs: what the first of the new tickets cost, in slots; the others cost one.
---   missed: slots that new tickets take the place of; given: the costs of the command
+--   missed: slots that new tickets replace; given: the costs of the command
 create or replace function intervalq._costs(missed jsonb, given jsonb) returns bigint[]
 language sql immutable
 return array(

@@ -134,7 +134,7 @@ begin
     r.ephemeral := settings ->> 4;
     r.ticket := 0;
     -- A sender that knows an earlier record proves that it was lost, and that a job may have begun a moment ago:
-    -- then the new record begins with one quiet interval. Else the queue is new, and has been idle.
+    -- then the new record begins with one quiet interval. Otherwise the queue is new and was idle.
     r.due := now - case when command ? 'generation' then 0 else r.burst * r.interval end;
     r.current := 0;
     r.current_due := r.due;

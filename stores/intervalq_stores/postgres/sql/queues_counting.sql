@@ -37,8 +37,8 @@ language sql immutable
 return intervalq._taken(r, array[(slot ->> 2)::bigint], jsonb_build_array(slot - 0 - 0 - 0), 1);
 
 
--- intervalq._fixed: the place of the cell of a limit of a key in which a slot was fixed that is at this instant, on the
--- server's clock.
+-- intervalq._fixed: the place of the cell, of a limit of a key, in which the slot at this instant on the server's clock
+-- was fixed.
 create or replace function intervalq._fixed(l intervalq._limit, at bigint) returns integer
 language plpgsql immutable
 as $$

@@ -1,7 +1,7 @@
 -- Limits with fixed windows: what holds do to their slots, as in `intervalq/_spec/edges.py`.
 
 -- intervalq._moved: prepare the record for a hold of this length, which moves its slots (back, if it is negative). If
--- an edge lies between the first slot of a limit, or the begin of the hold, and the end of its last slot, all slots
+-- an edge lies between the first slot of a limit, or the beginning of the hold, and the end of its last slot, all slots
 -- that aren't granted are revoked, to be counted anew, and the units of granted ones stay in their windows.
 create or replace function intervalq._moved(r intervalq.queues, length bigint) returns intervalq.queues
 language plpgsql immutable

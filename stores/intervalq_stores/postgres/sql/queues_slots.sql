@@ -43,7 +43,7 @@ begin
         t := (slots -> i ->> 0)::bigint;
         continue when t <= above;
         exit when t <> last or t <= r.revoked_through;
-        if r.limits is not null and (slots -> i ->> 1)::bigint <= r.due then  -- else it was given back already
+        if r.limits is not null and (slots -> i ->> 1)::bigint <= r.due then  -- otherwise it was given back already
             r := intervalq._uncount(r, slots -> i);
         end if;
         r.due := least(r.due, (slots -> i ->> 1)::bigint - r.interval);

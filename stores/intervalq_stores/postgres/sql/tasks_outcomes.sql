@@ -100,8 +100,8 @@ end
 $$;
 
 -- intervalq.await_outcomes: the listener wants to be notified of the outcomes of these tasks. It looks for them after
--- that, and now and then: an end that is committed at this moment may not have seen this. What nobody was notified of
--- in a day is swept.
+-- that, and now and then: an end that is committed at this moment may not have seen this. Rows of which
+-- nobody was notified within a day are swept.
 create or replace function intervalq.await_outcomes(who text, ids uuid[], now bigint) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -187,7 +187,7 @@ declare
     times bigint[];
 begin
     select x.* into s from intervalq.sessions x where x.number = me;
-    -- As in `_settle_all`. To delete by a join with the arrays would take a half longer.
+    -- As in `_settle_all`. Deleting by a join with the arrays would take half as long again.
     with gone as (
         delete from intervalq.tasks t where t.id = any (ids) and ((t.id, t.version) in (
             select d.id, d.version from unnest(ids, versions) as d (id, version)

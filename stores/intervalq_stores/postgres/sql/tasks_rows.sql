@@ -111,8 +111,8 @@ end
 $$;
 
 
--- intervalq._less_to_await: tasks have ended, for which the tasks `ended` wait, each as often as it is named. Returns
--- the queues of those that wait no longer.
+-- intervalq._less_to_await: note that tasks have ended for which the tasks `ended` wait: one for each time that a task
+-- is listed. Returns the queues of those that wait no longer.
 create or replace function intervalq._less_to_await(ended text[], now bigint) returns text[]
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

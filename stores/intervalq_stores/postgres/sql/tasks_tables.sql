@@ -198,7 +198,7 @@ create table if not exists intervalq.tasks (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.2);
 
 create index if not exists tasks_ready on intervalq.tasks (queue, priority, ready, id) where ready is not null;
--- Whether a queue has priorities, which each claim asks. Usually it is empty.
+-- The queues that have priorities; each claim looks here. Usually it is empty.
 create index if not exists tasks_ranked on intervalq.tasks (queue) where priority <> 0 and ready is not null;
 -- For the claims of a session, and for looks at a queue by time. It has a hash of the queue's name, because every claim
 -- writes this index: the name itself would make a claim 6 % slower, the hash has no measurable cost.
@@ -209,7 +209,7 @@ create index if not exists tasks_line on intervalq.tasks (queue, key, place) whe
 create unique index if not exists tasks_first on intervalq.tasks (queue, key, lane)
     where key is not null and not waiting;
 
--- Whether several tasks of a key may run, which each end of a task of a key asks. Usually it is empty.
+-- The queues in which several tasks of a key may run; each end of a task with a key looks here. Usually it is empty.
 create index if not exists tasks_shared on intervalq.tasks (queue, key) where per_key is not null;
 
 -- For looks: tasks behind others by time, and tasks that have been claimed before. Few tasks are in these indexes, and
