@@ -259,7 +259,8 @@ begin
     now := intervalq._now(now);
     -- A call would cost more than this look, which usually shows that there is nothing to do.
     if is_read and not exists (
-        select from intervalq.clock c where now between c.seen - 1000000 and c.seen + 1000000 and now >= c.since + c.behind
+        select from intervalq.clock c
+        where now between c.last_now - 1000000 and c.last_now + 1000000 and now >= c.since + c.behind
     ) then
         select c.ahead, c.since into ahead, since from intervalq._read_clock(now) as c;
     end if;
