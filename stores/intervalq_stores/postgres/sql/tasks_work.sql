@@ -269,8 +269,7 @@ begin
     l.created := now;
     l.claims := case when me is null then 0 end;
     if ids is not null or parts is not null or finished is not null then
-        settled := intervalq._settle_all(ids, versions, keep_fors, durations, results, parts, finished,
-            begun, me, now);
+        settled := intervalq._settle_all(ids, versions, keep_fors, durations, results, parts, finished, begun, me, now);
         if l.claims = 0 or settled.lost <> '{}' or settled.lost_ranges <> '{}' then
             l.claims := coalesce(l.claims, 1);
             l.json := json_build_object('lost', settled.lost, 'ranges', settled.lost_ranges);
