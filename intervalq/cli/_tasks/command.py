@@ -116,8 +116,8 @@ def none_found(what: str, store: str | None) -> str:
 @click.command("list", epilog=examples("intervalq tasks list mails", "intervalq tasks list --limit 5 --json"))
 @click.argument("queue", required=False)
 @click.option("--done", is_flag=True, help="List kept tasks that are done, the last one first.")
-@click.option("--failed", is_flag=True, help="The same of tasks that failed.")
-@click.option("--cancelled", is_flag=True, help="The same of tasks that were cancelled.")
+@click.option("--failed", is_flag=True, help="List kept tasks that failed, the last one first.")
+@click.option("--cancelled", is_flag=True, help="List kept tasks that were cancelled, the last one first.")
 @limit_option
 @tasks_store_option
 @json_option

@@ -22,7 +22,7 @@ from intervalq.tasks.store import MAX_ROWS, Joined, check_keeps
 
 
 class Ended(Operations):
-    """What tasks left that have ended."""
+    """The outcomes of tasks that have ended."""
 
     async def outcomes(
         self,
@@ -114,7 +114,7 @@ class Ended(Operations):
         return [found[id_] for id_ in asked]
 
     async def _ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
-        """The last outcomes of those tasks that have ended. They left them in the step of their end."""
+        """The last outcome of each of these tasks that has ended; it was written in the step of that end."""
         queues = await self._queues_of.ask(ids)
         gone = [id_ for id_ in ids if id_ not in queues or is_dead(queues[id_])]
         found = {outcome.id: outcome for outcome in await self._of(gone)}
@@ -157,4 +157,4 @@ class Ended(Operations):
 def _several(ids: Iterable[str]) -> list[str]:
     if isinstance(ids, str):
         raise InvalidOption(f"ids={short(ids)} is one text: give a list of ids, or use result() for one task")
-    return [_values.text("id", id_) for id_ in ids]  # those of others are asked for together with these
+    return [_values.text("id", id_) for id_ in ids]  # looked up together with those that others wait for

@@ -53,7 +53,7 @@ def _order(numbered: tuple[int, OutcomeRow]) -> tuple[int, int]:
 
 
 async def _of_day(ask: Ask, command: Outcomes, day: int) -> list[tuple[int, OutcomeRow]]:
-    """The last outcomes of one day, read by the page: no step of the server takes long."""
+    """The last outcomes of one day, read page by page, so that no step of the server takes long."""
     queue = "" if command.queue is None else f"={command.queue}"
     state = "" if command.state is None else str(_STATES.index(command.state))
     flat: dict[bytes, bytes] = {}  # a page that comes later has nothing newer about an id

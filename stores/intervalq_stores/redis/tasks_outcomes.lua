@@ -115,7 +115,7 @@ local function sweep_outcomes()
   for _, day in ipairs(swept) do drop('o', 'o' .. stamp(day)) end
 end
 
--- Before the first write: read what these tasks have left before in the same days.
+-- Before the first write: read the outcomes that these tasks already have on the same days.
 local function join_outcomes()
   local days = {}
   for day in pairs(leaving) do days[#days + 1] = day end

@@ -162,7 +162,7 @@ begin
         coalesce(s.host, ''), coalesce(s.pid, 0), now + keep, nextval('intervalq.outcome_numbers'), array[t.id]
     );
     perform intervalq._note_periods(array[keep], now);
-    -- By its id: a look at the whole table would read what dead rows of earlier waits are left.
+    -- By its id: a scan of the table would also read the dead rows that earlier waits have left.
     if not intervalq._fresh() or exists (select from intervalq.awaited a where a.id = t.id) then
         perform intervalq._tell(array[t.id]);
     end if;

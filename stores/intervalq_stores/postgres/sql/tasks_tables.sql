@@ -326,7 +326,7 @@ create index if not exists ranges_session on intervalq.ranges (session);
 
 -- Outcomes; the columns are the fields of `rules.OutcomeRow`. They are never updated or deleted one by one: a slot has
 -- those of one period, see `_slot`, and is emptied after it. All slots are there from the start, so that nobody needs
--- the right to create tables, and no end of a task waits for one that does. Without dead rows, there is nothing to vacuum,
+-- the right to create tables, and no end of a task waits for a new one. Without dead rows, there is nothing to vacuum,
 -- and no look depends on statistics.
 create table if not exists intervalq.outcomes (
     created bigint not null,
