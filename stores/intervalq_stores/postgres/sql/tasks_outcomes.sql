@@ -199,20 +199,22 @@ begin
             nullif(t.keep_for, 0) as keep_for,
             intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors
     ), ending as (
-        select g.*, coalesce(g.keep_for, d.keep_for) as kept_for, d.took, d.result
-        from gone g join unnest(ids, keep_fors, durations, texts) as d (id, keep_for, took, result) on d.id = g.id
+        select g.*, k.kept_for, d.took, d.result,
+            case when k.kept_for > 0 then intervalq._slot(k.kept_for, now + k.kept_for) end as slot
+        from gone g join unnest(ids, keep_fors, durations, texts) as d (id, keep_for, took, result) on d.id = g.id,
+            lateral (values (coalesce(g.keep_for, d.keep_for))) as k (kept_for)
     ), firsts as (
-        select distinct on (e.kept_for) e.kept_for, e.id, e.queue from ending e where e.kept_for > 0
+        select distinct on (e.slot) e.slot, e.kept_for, e.id from ending e where e.slot is not null
     ), left_ones as (
         insert into intervalq.outcomes (
             slot, id, own, queue, state, json, result, attempts, errors, created, started, ended, host, pid, until,
             number, together, queues
         )
-        select intervalq._slot(e.kept_for, now + e.kept_for), e.id, e.own, e.queue, 'done', e.json,
+        select e.slot, e.id, e.own, e.queue, 'done', e.json,
             coalesce(e.result, ''), e.attempts, e.errors, e.created, case when e.took > 0 then now - e.took else 0 end,
             now, s.host, s.pid, now + e.kept_for, number, case when f.id = e.id then ids end,
             case when f.id = e.id then array(select distinct x.queue from ending x) end
-        from ending e join firsts f on f.kept_for = e.kept_for
+        from ending e join firsts f on f.slot = e.slot
     )
     select coalesce(array_agg(e.id), '{}'), array(select f.kept_for from firsts f),
         array_agg(e.follow_up) filter (where e.follow_up is not null)
