@@ -80,7 +80,7 @@ def read(codec: Codec | None, text: str, what: str, *names: str) -> Any:  # noqa
     Raises:
         UnreadableValue: the value needs a codec and there is none, or a different one; or it is damaged.
     """
-    if is_encoded(text):
+    if text.startswith(_BEGINNING):  # not `is_encoded`: a call costs a tenth of reading a short value
         text = _decoded(codec, text, what % names if names else what)
     try:
         return strict_json.loads(text)

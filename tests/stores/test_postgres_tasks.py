@@ -71,9 +71,9 @@ async def test_many_make_the_schema_at_the_same_moment(url: str) -> None:
 
 
 async def test_a_newer_schema_is_refused_with_both_versions(url: str, store: PostgresTaskStore) -> None:
-    sql(url, "update intervalq.tasks_version set number = 7")
+    sql(url, f"update intervalq.tasks_version set number = {SCHEMA + 1}")
     await store.aclose()
-    with pytest.raises(errors.VersionMismatch, match=f"version 7.* version {SCHEMA}: upgrade"):
+    with pytest.raises(errors.VersionMismatch, match=f"version {SCHEMA + 1}.* version {SCHEMA}: upgrade"):
         await store.apply(Count())
     assert "error" in dict(await store.advice())
     with psycopg.connect(url) as connection, pytest.raises(psycopg.Error, match="newer"):
@@ -109,10 +109,10 @@ async def test_a_newer_schema_is_refused_where_statements_were_prepared(
     """The server's first error is that the called function returns rows of another type."""
     for _ in range(3):
         assert await store.apply(Sessions()) == ()
-    sql(url, "update intervalq.tasks_version set number = 7")
+    sql(url, f"update intervalq.tasks_version set number = {SCHEMA + 1}")
     sql(url, "drop function intervalq.live_sessions")
     sql(url, "create function intervalq.live_sessions(out a int) language sql return 1")
-    with pytest.raises(errors.VersionMismatch, match="version 7"):
+    with pytest.raises(errors.VersionMismatch, match=f"version {SCHEMA + 1}"):
         await store.apply(Sessions())
 
 

@@ -10,7 +10,20 @@ from typing import Final
 
 import pytest
 
-from intervalq.tasks.rules import Begin, Count, Delete, Insert, Modify, QueueStats, Select, Session, Work
+from intervalq.tasks.rules import (
+    DONE,
+    Begin,
+    Count,
+    Delete,
+    Insert,
+    Modify,
+    OutcomeRow,
+    Outcomes,
+    QueueStats,
+    Select,
+    Session,
+    Work,
+)
 from intervalq_stores.sqlite import _task_database as database
 from intervalq_stores.sqlite import _task_table as table
 from intervalq_stores.sqlite._task_batches import do
@@ -68,6 +81,19 @@ def test_a_step_of_a_line_is_small_however_many_wait(waiting: int) -> None:
             assert [row.id for row in claimed] == [f"k{turn + 1}"]
             settled = (Delete(claimed[0].id, claimed[0].version),)
         assert counted.steps < 300
+
+
+@pytest.mark.parametrize("others", [3_000, 30_000])
+def test_outcomes_of_a_queue_are_found_without_those_of_others(others: int) -> None:
+    with _opened() as connection:
+        counted = Counted(connection)
+        for queue, count in (("rare", 3), ("q", others), ("rare", 2)):
+            row = OutcomeRow("", queue, None, DONE, "1", "", 1, "", 0, 0, 0, "", 0, 9)
+            counted.table.outcome_tables.put([row._replace(id=f"{queue}{n}") for n in range(count)])
+        counted.steps = 0
+        found = do(counted.table, Outcomes(queue="rare"), 1)
+        assert [one.id for one in found] == ["rare1", "rare0", "rare2", "rare1", "rare0"]
+        assert counted.steps < 3_000
 
 
 def test_a_look_at_a_few_is_small_however_many_there_are() -> None:

@@ -16,6 +16,7 @@ import pytest
 from faults.fake_clock import FakeClock
 from intervalq.errors import DependencyError
 from intervalq.tasks.rules import (
+    DAY,
     SECOND,
     Beat,
     Begin,
@@ -23,7 +24,9 @@ from intervalq.tasks.rules import (
     Delete,
     End,
     Insert,
+    Kept,
     Modify,
+    Outcomes,
     Row,
     Select,
     Session,
@@ -307,13 +310,43 @@ async def test_a_dedupe_key_is_free_again_when_it_would_have_been(opened: tuple[
     assert await insert("4") == 1
 
 
+async def test_the_last_outcome_is_the_one_written_last(opened: tuple[TaskStore, Go]) -> None:
+    """Whatever the clock read then, and on whichever day each of them expires."""
+    store, go = opened
+    await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
+
+    async def left(days: int, *ends: Change | Delete) -> None:
+        await store.apply(Modify(inserts=(Insert("q", "1", "a", keep_for=days * DAY),)))
+        for end in ends:
+            (row,) = await _claimed(store)
+            assert (await store.apply(Work("s", (end,)))).lost == ()
+            if isinstance(end, Change):
+                await store.apply(Modify(changes=(Change("a", row.version + 1, queue="q", attempt=0),)))
+            await store.apply(Beat("s"))
+            await go(-HOUR // 2)
+            await store.apply(Beat("s"))
+            await go(1)
+
+    await left(9, Change("a", 1, queue="q.dead", attempt=1, error="no"), Delete("a", 4, Kept(0, "1")))
+    await left(1, Delete("a", 1, Kept(0, "2")))
+    written = [("failed", ""), ("done", "1"), ("done", "2")]
+    for asked, expected in (
+        (Outcomes(ids=("a",)), written),
+        (Outcomes(queue="q"), written[::-1]),
+        (Outcomes(), written[::-1]),
+        (Outcomes(queue="q", state="done", limit=1), written[2:]),
+        (Outcomes(queue="other"), []),
+    ):
+        assert [(one.state, one.result) for one in await store.apply(asked)] == expected
+
+
 async def test_a_user_s_transaction_after_the_step_holds_up_no_beat(empty_postgres_url: str) -> None:
     """A user who inserts in a transaction may be the first to see the step, and may take long."""
     async with aclosing(PostgresTaskStore(empty_postgres_url)) as store:
         await store.apply(Begin(Session("s", expiry=HOUR * SECOND)))
         await store.apply(Beat("s"))
         with psycopg.connect(empty_postgres_url, autocommit=True) as admin:
-            admin.execute("update intervalq.clock set seen = seen + 3600000000")
+            admin.execute("update intervalq.clock set last_now = last_now + 3600000000")
             admin.execute("update intervalq.beats set beaten = beaten + 3600000000")
         async with await psycopg.AsyncConnection.connect(empty_postgres_url) as mine:
             await mine.execute("select 1")

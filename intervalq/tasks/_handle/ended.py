@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import anyio
@@ -21,7 +22,7 @@ from intervalq.tasks.store import MAX_ROWS, Joined, check_keeps
 
 
 class Ended(Operations):
-    """What tasks left that have ended."""
+    """The outcomes of tasks that have ended."""
 
     async def outcomes(
         self,
@@ -55,13 +56,13 @@ class Ended(Operations):
         if ids is None:
             rows = await self._apply(Outcomes(queue=name, state=state, limit=most))
             return [Outcome(row, self._form) for row in rows]
-        found = [
-            one
-            for one in await self._of(_several(ids))
-            if name in (None, one.queue) and state in (None, one.state)
-        ]
-        found.sort(key=lambda one: one.ended, reverse=True)
-        return found[:most]
+        asked, found = list(dict.fromkeys(_several(ids))), list[OutcomeRow]()
+        for first in range(0, len(asked), MAX_ROWS):
+            some = tuple(asked[first : first + MAX_ROWS])
+            found += await self._apply(Outcomes(ids=some, queue=name, state=state))
+        if len(asked) > MAX_ROWS:  # each answer is in order
+            found.sort(key=attrgetter("ended"))
+        return [Outcome(row, self._form) for row in reversed(found)][:most]
 
     async def result(self, id: str, timeout: Duration | None = None) -> Any:  # noqa: A002, ANN401 - any JSON
         """What the function of a kept task returned; waits until the task has ended.
@@ -113,14 +114,10 @@ class Ended(Operations):
         return [found[id_] for id_ in asked]
 
     async def _ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
-        """The last outcomes of those tasks that have ended. They left them in the step of their end."""
+        """The last outcome of each of these tasks that has ended; it was written in the step of that end."""
         queues = await self._queues_of.ask(ids)
         gone = [id_ for id_ in ids if id_ not in queues or is_dead(queues[id_])]
-        found: dict[str, Outcome] = {}
-        for outcome in await self._of(gone):  # by time, which may have been set back
-            before = found.get(outcome.id)
-            if before is None or _is_last(outcome, queues) or not _is_last(before, queues):
-                found[outcome.id] = outcome
+        found = {outcome.id: outcome for outcome in await self._of(gone)}
         for id_ in gone:
             if id_ not in found:
                 raise NoOutcome(id_, queues.get(id_))
@@ -157,12 +154,7 @@ class Ended(Operations):
         return Joined(outcomes_of)
 
 
-def _is_last(outcome: Outcome, dead: Container[str]) -> bool:
-    """Whether an outcome may be the last one of its task: what failed, was put back and ended isn't dead."""
-    return (outcome.state == FAILED) == (outcome.id in dead)
-
-
 def _several(ids: Iterable[str]) -> list[str]:
     if isinstance(ids, str):
         raise InvalidOption(f"ids={short(ids)} is one text: give a list of ids, or use result() for one task")
-    return [_values.text("id", id_) for id_ in ids]  # those of others are asked for together with these
+    return [_values.text("id", id_) for id_ in ids]  # looked up together with those that others wait for

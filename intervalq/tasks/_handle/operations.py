@@ -76,7 +76,7 @@ class Operations(Workers):
             ids: of at most a thousand tasks.
 
         Raises:
-            InvalidOption: there are too many, or none, or one is no text.
+            InvalidOption: there are too many, or none, or one is not text.
             StoreError.
         """
         if not 1 <= len(ids) <= MAX_ROWS:

@@ -72,7 +72,7 @@ async def _listen(
         except UnsupportedOperation as error:
             log.debug("outcomes are polled: %s", error)
         except IntervalqError as error:
-            log.debug("nothing tells of outcomes for now: %s", error)
+            log.debug("no notices of outcomes for now: %s", error)
             return None, [_LAST_POLL] * _UNHEARD
         else:
             return ended, chain(_CHECKS, repeat(_LAST_CHECK)) if store.tells_of_others else _polls()

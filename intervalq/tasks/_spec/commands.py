@@ -335,7 +335,10 @@ class Count(Command[tuple[QueueStats, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Outcomes(Command[tuple[OutcomeRow, ...]]):
-    """Outcomes that are still kept: those of these ids, in the order of their ends; or the latest."""
+    """Outcomes that are still kept: those of these ids, in the order of their ends; or the latest.
+
+    That is the order in which they were written, also if the clock was set back meanwhile.
+    """
 
     ids: tuple[str, ...] = ()
     queue: str | None = None

@@ -36,7 +36,7 @@ class Row(NamedTuple):
     claims: int = 0
     """How many times it was claimed."""
     attempt: int = 0
-    """How many times a worker began with it and didn't give it back unused. See `Work.begun`."""
+    """How many times a worker began it and didn't give it back unused. See `Work.begun`."""
     error: str = ""
     """Why the last attempt failed."""
     created: int = 0

@@ -180,7 +180,7 @@ class ModelTable:
             and command.queue in (None, outcome.queue)
             and command.state in (None, outcome.state)
         ]
-        return found[: command.limit]
+        return (found if command.ids else found[::-1])[: command.limit]
 
     def session(self, session: str) -> Session | None:
         """See `Table.session`."""

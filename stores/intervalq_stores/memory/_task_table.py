@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from intervalq.tasks.rules import (
@@ -50,9 +50,11 @@ class MemoryTable:
         self._ending: list[tuple[int, tuple[str, str]]] = []
         self._sessions: dict[str, Session] = {}
         self._locks: dict[str, LockRow] = {}
-        self._outcomes: dict[int, list[OutcomeRow]] = {}
-        self._outcomes_of: dict[int, dict[str, list[OutcomeRow]]] = {}
-        """By the day (see `day_of`) and the task's id; `_outcomes` by the day alone."""
+        self._outcomes: dict[int, list[tuple[int, OutcomeRow]]] = {}
+        self._outcomes_of: dict[int, dict[str, list[tuple[int, OutcomeRow]]]] = {}
+        """By the day (see `day_of`) and the task's id; `_outcomes` by the day alone. Each has a number that
+        rises with every outcome: the clock may be set back."""
+        self._outcome_count = 0
 
     # --- tasks --------------------------------------------------------------------------------------
 
@@ -248,8 +250,10 @@ class MemoryTable:
         """See `Table.put_outcome`."""
         self.left.append(outcome.id)
         day = day_of(outcome.until)
-        self._outcomes.setdefault(day, []).append(outcome)
-        self._outcomes_of.setdefault(day, {}).setdefault(outcome.id, []).append(outcome)
+        self._outcome_count += 1
+        numbered = self._outcome_count, outcome
+        self._outcomes.setdefault(day, []).append(numbered)
+        self._outcomes_of.setdefault(day, {}).setdefault(outcome.id, []).append(numbered)
 
     def sweep_outcomes(self, now: int) -> None:
         """See `Table.sweep_outcomes`."""
@@ -263,14 +267,14 @@ class MemoryTable:
             days = self._outcomes_of.values()
             found = [one for id_ in dict.fromkeys(command.ids) for of in days for one in of.get(id_, ())]
         else:
-            found = [one for day in self._outcomes.values() for one in reversed(day)]
+            found = [one for day in self._outcomes.values() for one in day]
         found = [
-            one
-            for one in found
+            (number, one)
+            for number, one in found
             if one.until > now and command.queue in (None, one.queue) and command.state in (None, one.state)
         ]
-        found.sort(key=lambda one: one.ended, reverse=not command.ids)
-        return found[: command.limit]
+        found.sort(key=itemgetter(0), reverse=not command.ids)
+        return [one for _, one in found[: command.limit]]
 
     def set_back(self, now: int, by: int) -> None:
         """Adapt to a clock that was set back: future times move with it and stay as far away as before."""

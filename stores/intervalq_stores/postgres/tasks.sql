@@ -29,6 +29,7 @@
 --   grant select, insert, update, delete on intervalq.ranges, intervalq.floors to some_role;
 --   grant select, insert on intervalq.outcomes, intervalq.outcome_periods to some_role;
 --   grant usage on sequence intervalq.sessions_number_seq, intervalq.plain_blocks to some_role;
+--   grant usage on sequence intervalq.outcome_numbers to some_role;
 --   grant execute on function intervalq.drop_outcomes(bigint) to some_role;
 --
 -- All times are whole microseconds in bigint. SQLSTATEs raised here: IQ001 tables of an unknown version, IQ002
@@ -70,7 +71,7 @@ set local check_function_bodies = on;
 \ir sql/tasks_looks.sql
 \ir sql/tasks_enqueue.sql
 
-insert into intervalq.tasks_version (number) values (6)
+insert into intervalq.tasks_version (number) values (7)
 on conflict (one) do update set number = excluded.number where tasks_version.number < excluded.number;
 
 commit;

@@ -17,6 +17,8 @@ _KEPT: Final = Struct(">qq")
 _OUTCOME: Final = Struct(">BIqqqqqHHHIII")
 _STATES: Final = (DONE, FAILED, CANCELLED)
 _KEY: Final = 4
+_NUMBERED: Final = 8
+_NUMBER: Final = Struct(">q")
 
 
 def kept_text(kept: Kept) -> bytes:
@@ -36,18 +38,22 @@ async def find(ask: Ask, command: Outcomes) -> tuple[OutcomeRow, ...]:
     if command.ids:
         _, now, flat = await ask("outcomes", list(dict.fromkeys(command.ids)), ())
         found = list(_matching(command, now, flat))
-        found.sort(key=lambda one: one.ended)
-        return tuple(found[: command.limit])
+        return tuple([one for _, one in sorted(found, key=_order)[: command.limit]])
     found = []
     _, _, days = await ask("days", [], ())
     for day in days:
         found += await _of_day(ask, command, day)
-    found.sort(key=lambda one: one.ended, reverse=True)
-    return tuple(found[: command.limit])
+    found.sort(key=_order, reverse=True)
+    return tuple([one for _, one in found[: command.limit]])
 
 
-async def _of_day(ask: Ask, command: Outcomes, day: int) -> list[OutcomeRow]:
-    """The last outcomes of one day, read by the page: no step of the server takes long."""
+def _order(numbered: tuple[int, OutcomeRow]) -> tuple[int, int]:
+    number, outcome = numbered
+    return number, 0 if number else outcome.ended
+
+
+async def _of_day(ask: Ask, command: Outcomes, day: int) -> list[tuple[int, OutcomeRow]]:
+    """The last outcomes of one day, read page by page, so that no step of the server takes long."""
     queue = "" if command.queue is None else f"={command.queue}"
     state = "" if command.state is None else str(_STATES.index(command.state))
     flat: dict[bytes, bytes] = {}  # a page that comes later has nothing newer about an id
@@ -63,19 +69,23 @@ async def _of_day(ask: Ask, command: Outcomes, day: int) -> list[OutcomeRow]:
     return list(_matching(command, now, [part for pair in flat.items() for part in pair]))
 
 
-def _matching(command: Outcomes, now: int, flat: list[bytes]) -> Iterator[OutcomeRow]:
+def _matching(command: Outcomes, now: int, flat: list[bytes]) -> Iterator[tuple[int, OutcomeRow]]:
     for id_, text in zip(flat[::2], flat[1::2], strict=True):
-        for one in _unpacked(id_.decode(), text):
+        for number, one in _unpacked(id_.decode(), text):
             if one.until > now and command.queue in (None, one.queue) and command.state in (None, one.state):
-                yield one
+                yield number, one
 
 
-def _unpacked(id_: str, packed: bytes) -> Iterator[OutcomeRow]:
-    """The outcomes of a task, the first one first."""
+def _unpacked(id_: str, packed: bytes) -> Iterator[tuple[int, OutcomeRow]]:
+    """The outcomes of a task with their numbers, the first one first; 0: it has none."""
     at = 0
     while at < len(packed):
         mark, attempts, created, started, ended, until, pid, *sizes = _OUTCOME.unpack_from(packed, at)
         at += _OUTCOME.size
+        number = 0
+        if mark & _NUMBERED:
+            (number,) = _NUMBER.unpack_from(packed, at)
+            at += _NUMBER.size
         texts: list[str] = []
         for size in sizes:
             texts.append(packed[at : at + size].decode())
@@ -83,12 +93,11 @@ def _unpacked(id_: str, packed: bytes) -> Iterator[OutcomeRow]:
         if at > len(packed):
             raise ValueError("an outcome is too short")
         queue, key, host, result, errors, json = texts
-        yield sound(
-            OutcomeRow(
-                id_, queue, key if mark & _KEY else None, _STATES[mark % _KEY], json, result, attempts,
-                errors, created, started, ended, host, pid, until,
-            )
+        row = OutcomeRow(
+            id_, queue, key if mark & _KEY else None, _STATES[mark % _KEY], json, result, attempts,
+            errors, created, started, ended, host, pid, until,
         )  # fmt: skip
+        yield number, sound(row)
 
 
 def keys_of_days(days: tuple[int, ...]) -> Iterator[str]:

@@ -10,9 +10,10 @@
 
 local DAY, DONE, FAILED, CANCELLED = 86400000000, 0, 1, 2
 local BETWEEN, MAX_ERRORS = '\30', 32000
--- State, plus 4 if it has a key; attempts, created, started, ended, until, pid; the lengths of queue, key, host, result,
--- errors and value, and these texts.
-local OUTCOME, OUTCOME_SIZE = '>BI4i8i8i8i8i8I2I2I2I4I4I4', 63
+-- State, plus 4 if it has a key, plus NUMBERED if it has a number; attempts, created, started, ended, until, pid; the
+-- lengths of queue, key, host, result, errors and value; the number, which rises from command to command, and which
+-- outcomes of layouts up to 6 don't have; and these texts.
+local OUTCOME, OUTCOME_SIZE, NUMBERED = '>BI4i8i8i8i8i8I2I2I2I4I4I4', 63, 8
 
 local declared = {}
 for i = 6, #KEYS do declared[KEYS[i]] = true end
@@ -81,8 +82,8 @@ local function put_outcome(id, state, attempts, created, took, ends, one, queue,
   if attempts > MAX_INTEGER or not fits(ends) then out_of_range() end
   local host = one and one.host or ''
   local text = pack(
-    OUTCOME, state + (key and 4 or 0), attempts, created, took > 0 and now - took or 0, now, ends,
-    one and one.pid or 0, #queue, key and #key or 0, #host, #result, #errors, #json
+    OUTCOME .. 'i8', state + (key and 4 or 0) + NUMBERED, attempts, created, took > 0 and now - took or 0, now, ends,
+    one and one.pid or 0, #queue, key and #key or 0, #host, #result, #errors, #json, outcome_number + 1
   ) .. queue .. (key or '') .. host .. result .. errors .. json
   local day = day_of(ends)
   local those = leaving[day]
@@ -114,7 +115,7 @@ local function sweep_outcomes()
   for _, day in ipairs(swept) do drop('o', 'o' .. stamp(day)) end
 end
 
--- Before the first write: read what these tasks have left before in the same days.
+-- Before the first write: read the outcomes that these tasks already have on the same days.
 local function join_outcomes()
   local days = {}
   for day in pairs(leaving) do days[#days + 1] = day end

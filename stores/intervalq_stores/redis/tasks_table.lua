@@ -24,7 +24,8 @@
 -- KEYS[5]  intervalq:{tasks}:meta      HASH  version; `h QUEUE`: how many tasks are claimed; `c QUEUE claims`: how
 --                                            many tasks have this number of claims; `clock`: see `read_clock`;
 --                                            `ranked`, `shared`: there are or were tasks with priorities, or keys of
---                                            which several tasks may run at a time
+--                                            which several tasks may run at a time; `outcomes`: the number of the
+--                                            last command that left outcomes
 --          The keys are few and declared, so a cluster that is moving their slot refuses a script (TRYAGAIN) before it
 --          begins. With a key for each queue, one could be missing in the middle of a script.
 --          Keys of outcomes follow: see tasks_outcomes.lua.
@@ -45,7 +46,7 @@
 
 local FOREVER = 9007199254740991
 local MAX_INTEGER = 4294967295
-local LAYOUT = 6
+local LAYOUT = 7
 local SOON = 5000000  -- idle sessions are woken for tasks that are ready within this time: later, they ask by themselves
 local CHUNK = 2000    -- arguments per call of the server; Lua can't unpack many more
 
@@ -79,14 +80,17 @@ local function in_chunks(list, use)
 end
 
 -- Whether this command also writes the version of the layout: there are no tables yet, or older ones. Everything in
--- layouts 1 to 5 is the same in layout 6.
+-- layouts 1 to 6 is the same in layout 7, whose outcomes have numbers.
 local is_ranked = false  -- whether there may be tasks with priorities
 local is_shared, was_shared = false, false  -- whether several tasks of some keys may run at a time
+local outcome_number  -- that of the last command that left outcomes
 local function check_layout()
-  local version, ranked, shared = unpack(ask('HMGET', META, 'version', 'ranked', 'shared'))
+  local version, ranked, shared, outcomes = unpack(ask('HMGET', META, 'version', 'ranked', 'shared', 'outcomes'))
   is_ranked = ranked and true or false
   is_shared = shared and true or false
   was_shared = is_shared
+  if not string.find(outcomes or '0', '^%d+$') then corrupt("'outcomes' must be a whole number") end
+  outcome_number = tonumber(outcomes or 0)
   if version and not string.find(version, '^[1-9]%d*$') then corrupt("'version' must be a whole number") end
   if version and tonumber(version) > LAYOUT then
     error({ err = 'NEWER the tables of tasks have layout ' .. version .. ', not up to ' .. LAYOUT })

@@ -87,6 +87,7 @@ local function flush(takes)
   for member in pairs(gone) do drops[#drops + 1] = member end
   for member in pairs(fresh) do adds[#adds + 1], adds[#adds + 2] = 0, member end
   if clock_text then counts[#counts + 1], counts[#counts + 2] = 'clock', clock_text end
+  if next(leaving) then counts[#counts + 1], counts[#counts + 2] = 'outcomes', format('%.0f', outcome_number + 1) end
   if is_shared and not was_shared then counts[#counts + 1], counts[#counts + 2] = 'shared', 1 end
   if #sets + #unsets + #drops + #adds + #people + #lapsed + #marked + #freed == 0 and not clock_text then return end
   for _, key in ipairs({ TASKS, SESSIONS, MARKS }) do

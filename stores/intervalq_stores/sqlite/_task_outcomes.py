@@ -1,13 +1,18 @@
-"""Outcomes in SQLite: a table for each day on which they expire, so that dropping a day costs little."""
+"""Outcomes in SQLite: a table for each day on which they expire, so that dropping a day costs little.
+
+The row numbers of all these tables together are one rising sequence: outcomes are read in the order in which
+they were written, whatever the clock did meanwhile.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 from intervalq.tasks.rules import Delete, Kept, OutcomeRow, Outcomes, Session, day_of, sound, typed
+from intervalq_stores.sqlite._task_schema import OLD_NUMBERS
 
 _NOTHING: Final = Kept(0)
 _FIELDS: Final = ", ".join(OutcomeRow._fields)
@@ -20,7 +25,9 @@ _CREATE: Final = """CREATE TABLE {table} (
     started INTEGER NOT NULL, ended INTEGER NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
     until INTEGER NOT NULL)"""
 _INDEX: Final = "CREATE INDEX {table}_id ON {table} (id)"
-_PUT: Final = f"INSERT INTO {{table}} VALUES ({', '.join('?' * len(OutcomeRow._fields))})"  # noqa: S608 - our own
+_PUT: Final = (
+    f"INSERT INTO {{table}} (rowid, {_FIELDS}) VALUES (?, {', '.join('?' * len(OutcomeRow._fields))})"  # noqa: S608
+)
 # One statement for all: one for each task takes three times as long. Each value of `parts` is when the work
 # began, and after a space the result, if any of them has one: texts take longer to read than numbers.
 _IS_SIMPLE: Final = (
@@ -28,7 +35,8 @@ _IS_SIMPLE: Final = (
     "AND NOT cancelled AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
 )
 _DONE: Final = (
-    "INSERT INTO {table} SELECT t.id, queue, t.key, 'done', t.json, "  # noqa: S608 - our own
+    f"INSERT INTO {{table}} (rowid, {_FIELDS}) "  # noqa: S608 - our own
+    "SELECT :number + j.rowid, t.id, queue, t.key, 'done', t.json, "
     "{result}, attempt + NOT begun, errors, created, j.value + 0, :now, :host, :pid, :until "
     f"FROM json_each(:parts) j CROSS JOIN intervalq_tasks t WHERE t.id = j.key AND {_IS_SIMPLE}"
 )
@@ -37,7 +45,21 @@ _REMOVE: Final = (
     "DELETE FROM intervalq_tasks AS t WHERE id IN (SELECT key FROM json_each(:parts)) "  # noqa: S608 - our own
     f"AND {_IS_SIMPLE}"
 )
-_GET: Final = f"SELECT {_FIELDS} FROM {{table}} WHERE until > ?"  # noqa: S608 - our own
+_BLOCK: Final = 1024
+_NUMBER: Final = "UPDATE intervalq_outcome_number SET last = last + ? RETURNING last"
+_QUEUES: Final = "SELECT min(queue), max(queue) FROM {table} WHERE rowid > ?"
+_NOTE: Final = "INSERT OR IGNORE INTO intervalq_outcome_queues "
+_NOTE_ALL: Final = (
+    f"{_NOTE} SELECT DISTINCT :day, queue, rowid / {_BLOCK} FROM {{table}} WHERE rowid > :number"  # noqa: S608
+)
+_NOTE_ONE: Final = f"{_NOTE} VALUES (:day, :queue, :block)"
+_OF_T: Final = ", ".join(f"t.{field}" for field in ("rowid", *OutcomeRow._fields))
+_GET: Final = f"SELECT {_OF_T} FROM {{table}} t WHERE {{where}}"  # noqa: S608 - our own
+_GET_OF_QUEUE: Final = (
+    f"SELECT {_OF_T} FROM intervalq_outcome_queues q CROSS JOIN {{table}} t "  # noqa: S608 - our own
+    f"WHERE q.day = :day AND q.queue = :queue AND t.rowid >= q.block * {_BLOCK} "
+    f"AND t.rowid < (q.block + 1) * {_BLOCK} AND {{where}} ORDER BY q.block DESC, t.rowid DESC LIMIT :limit"
+)
 
 
 class OutcomeTables:
@@ -48,14 +70,18 @@ class OutcomeTables:
         """The tasks that have left outcomes; perhaps also some that have not."""
         self._connection = connection
 
-    def put(self, outcomes: Iterable[OutcomeRow]) -> None:
+    def put(self, outcomes: Sequence[OutcomeRow]) -> None:
         """Add outcomes."""
-        by_day: dict[int, list[OutcomeRow]] = {}
-        for outcome in outcomes:
-            by_day.setdefault(day_of(outcome.until), []).append(outcome)
+        if not outcomes:
+            return
+        number = self._numbers(len(outcomes))
+        by_day: dict[int, list[tuple[Any, ...]]] = {}
+        for n, outcome in enumerate(outcomes):
+            by_day.setdefault(day_of(outcome.until), []).append((number + n, *outcome))
             self.left.append(outcome.id)
         for day, some in by_day.items():
             self._connection.executemany(_PUT.format(table=self._table(day)), some)
+            self._note(day, number)
 
     def settle(self, parts: list[Delete], session: Session, now: int) -> int:
         """Remove simple tasks that are done, and add their outcomes; returns how many.
@@ -78,51 +104,76 @@ class OutcomeTables:
         if has_results:
             starts = [f"{start} {result}" for start, result in zip(starts, results, strict=True)]
         until = now + keep_for
+        day, number = day_of(until), self._numbers(len(ids))
         values = {
-            "parts": json.dumps(dict(zip(ids, starts, strict=True))),
+            "parts": json.dumps(dict(zip(ids, starts, strict=True))), "number": number,
             "session": session.id, "host": session.host, "pid": session.pid,
             "version": version, "keep_for": keep_for, "now": now, "until": until,
         }  # fmt: skip
         self.left += ids
-        add = _DONE.format(table=self._table(day_of(until)), result=_RESULT if has_results else "''")
+        add = _DONE.format(table=self._table(day), result=_RESULT if has_results else "''")
         self._connection.execute(add, values)
+        self._note(day, number)
         return self._connection.execute(_REMOVE, values).rowcount
+
+    def _numbers(self, count: int) -> int:
+        """The first of so many numbers for outcomes, each higher than those of all before."""
+        ((last,),) = self._get(_NUMBER, [count])
+        return typed(int, last, "the number of outcomes") - count + 1
+
+    def _note(self, day: int, number: int) -> None:
+        """Note in which blocks the outcomes from this number on are, by their queues."""
+        table = _name(day)
+        ((first, last),) = self._get(_QUEUES.format(table=table), [number - 1])
+        if first != last:
+            self._connection.execute(_NOTE_ALL.format(table=table), {"day": day, "number": number - 1})
+        elif first is not None:
+            ((top,),) = self._get("SELECT last FROM intervalq_outcome_number", [])
+            for block in range(number // _BLOCK, top // _BLOCK + 1):
+                self._connection.execute(_NOTE_ONE, {"day": day, "queue": first, "block": block})
 
     def sweep(self, now: int) -> None:
         """Drop the table of a day that is over."""
         first = self._days()[:1]
         if first and first[0] < day_of(now):
             self._connection.execute(f"DROP TABLE {_name(first[0])}")
+            self._connection.execute("DELETE FROM intervalq_outcome_queues WHERE day = ?", first)
             self._connection.execute("DELETE FROM intervalq_outcome_days WHERE day = ?", first)
 
     def find(self, command: Outcomes, now: int) -> list[OutcomeRow]:
         """See `Table.outcomes`."""
-        found: list[OutcomeRow] = []
-        where, values = "", list[object]([now])
+        found: list[tuple[int, OutcomeRow]] = []
+        where = "t.until > :now"
+        values: dict[str, Any] = {"now": now, "limit": -1 if command.limit is None else command.limit}
         for field, value in (("queue", command.queue), ("state", command.state)):
             if value is not None:
-                where += f" AND {field} = ?"
-                values.append(value)
-        limit = -1 if command.limit is None else command.limit
+                where += f" AND t.{field} = :{field}"
+                values[field] = value
         for day in self._days():
-            get = _GET.format(table=_name(day)) + where
+            names = {"table": _name(day), "where": where}
             if command.ids:
+                get = f"{_GET.format(**names)} AND t.id = :id"
                 for id_ in dict.fromkeys(command.ids):
-                    found += self._rows(f"{get} AND id = ? ORDER BY rowid", [*values, id_])
-            else:  # they were added in this order
-                found += self._rows(f"{get} ORDER BY rowid DESC LIMIT ?", [*values, limit])
-        found.sort(key=lambda one: one.ended, reverse=not command.ids)
-        return found[: command.limit]
+                    found += self._rows(get, {**values, "id": id_})
+                continue
+            get = _GET.format(**names)
+            if command.queue is not None:
+                found += self._rows(_GET_OF_QUEUE.format(**names), {**values, "day": day})
+                get += f" AND t.rowid <= {OLD_NUMBERS}"
+            found += self._rows(f"{get} ORDER BY t.rowid DESC LIMIT :limit", values)
+        found.sort(key=_order, reverse=not command.ids)
+        return [one for _, one in found[: command.limit]]
 
-    def _rows(self, statement: str, values: list[Any]) -> list[OutcomeRow]:
+    def _get(self, statement: str, values: Any) -> list[Any]:  # noqa: ANN401 - as `execute` takes them
         cursor = self._connection.cursor()
         cursor.row_factory = None  # the user of the connection may have set another one
-        return [sound(OutcomeRow._make(one)) for one in cursor.execute(statement, values)]
+        return cursor.execute(statement, values).fetchall()
+
+    def _rows(self, statement: str, values: dict[str, Any]) -> list[tuple[int, OutcomeRow]]:
+        return [(number, sound(OutcomeRow._make(one))) for number, *one in self._get(statement, values)]
 
     def _days(self) -> list[int]:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        return [typed(int, day, "a day of outcomes") for (day,) in cursor.execute(_DAYS)]
+        return [typed(int, day, "a day of outcomes") for (day,) in self._get(_DAYS, [])]
 
     def _table(self, day: int) -> str:
         """The name of a day's table, which is created if it isn't there."""
@@ -136,3 +187,8 @@ class OutcomeTables:
 
 def _name(day: int) -> str:
     return f"intervalq_outcomes_{day}"
+
+
+def _order(numbered: tuple[int, OutcomeRow]) -> tuple[int, int, int]:
+    number, outcome = numbered
+    return (0, outcome.ended, number) if number <= OLD_NUMBERS else (1, number, 0)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-LAYOUT: Final = 6
+LAYOUT: Final = 7
 """The version of these tables. Any released change to them increments it and adds a step to `STEPS`."""
+
+OLD_NUMBERS: Final = 1 << 32
+"""Outcomes with numbers up to this one are of older layouts, whose numbers don't rise from day to day."""
 
 _FOR_LOOKS: Final = (
     # Tasks that wait behind others, by time, and tasks that were claimed before. Few tasks are in these
@@ -17,7 +20,7 @@ _FOR_LOOKS: Final = (
 
 _CLOCK: Final = (
     # About the latest reading of the clock.
-    "CREATE TABLE intervalq_clock (seen INTEGER NOT NULL)",
+    "CREATE TABLE intervalq_clock (last_now INTEGER NOT NULL)",
     "INSERT INTO intervalq_clock VALUES (0)",
 )
 
@@ -32,8 +35,19 @@ _LOCKS: Final = (
     "CREATE INDEX intervalq_locks_until ON intervalq_locks (until)",
 )
 
-_OUTCOMES: Final = "CREATE TABLE intervalq_outcome_days (day INTEGER PRIMARY KEY)"
-"""The days for which there is a table of outcomes. See `_task_outcomes`."""
+_OUTCOMES: Final = (
+    # The days for which there is a table of outcomes. See `_task_outcomes`.
+    "CREATE TABLE intervalq_outcome_days (day INTEGER PRIMARY KEY)",
+)
+
+_NUMBERED: Final = (
+    # The number of the last outcome, of all days. Older layouts numbered those of each day from 1.
+    "CREATE TABLE intervalq_outcome_number (last INTEGER NOT NULL)",
+    f"INSERT INTO intervalq_outcome_number VALUES ({OLD_NUMBERS})",  # noqa: S608 - a constant
+    # In which blocks of numbers a day has outcomes of a queue: an index of single outcomes would cost more.
+    """CREATE TABLE intervalq_outcome_queues (
+    day INTEGER, queue TEXT, block INTEGER, PRIMARY KEY (day, queue, block)) WITHOUT ROWID""",
+)
 
 SCHEMA: Final = (
     """CREATE TABLE intervalq_tasks (
@@ -59,7 +73,8 @@ SCHEMA: Final = (
     "CREATE INDEX intervalq_marks_until ON intervalq_marks (until) WHERE until IS NOT NULL",
     *_CLOCK,
     *_LOCKS,
-    _OUTCOMES,
+    *_OUTCOMES,
+    *_NUMBERED,
     "CREATE TABLE intervalq_tasks_version (layout INTEGER NOT NULL)",
     f"INSERT INTO intervalq_tasks_version VALUES ({LAYOUT})",  # noqa: S608 - all of it is ours
 )
@@ -78,7 +93,8 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE intervalq_tasks ADD COLUMN alone INTEGER NOT NULL DEFAULT 0",
         "UPDATE intervalq_tasks SET begun = 1 WHERE session IS NOT NULL",  # a claim was an attempt
         *_FOR_LOOKS,
-        *_CLOCK,
+        "CREATE TABLE intervalq_clock (seen INTEGER NOT NULL)",
+        "INSERT INTO intervalq_clock VALUES (0)",
     ),
     2: (
         "ALTER TABLE intervalq_tasks ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0",
@@ -93,12 +109,13 @@ STEPS: Final[dict[int, tuple[str, ...]]] = {
     4: (
         "ALTER TABLE intervalq_tasks ADD COLUMN keep_for INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE intervalq_tasks ADD COLUMN errors TEXT NOT NULL DEFAULT ''",
-        _OUTCOMES,
+        *_OUTCOMES,
     ),
     5: (
         "ALTER TABLE intervalq_tasks ADD COLUMN per_key INTEGER NOT NULL DEFAULT 1",
         "ALTER TABLE intervalq_tasks ADD COLUMN follow_up TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE intervalq_tasks ADD COLUMN awaits INTEGER NOT NULL DEFAULT 0",
     ),
+    6: ("ALTER TABLE intervalq_clock RENAME COLUMN seen TO last_now", *_NUMBERED),
 }
 """The statements that upgrade tables of each older layout to the next one."""

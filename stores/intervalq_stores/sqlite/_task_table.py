@@ -240,15 +240,15 @@ class SQLiteTable:
 
     def read(self, now: int) -> None:
         """Record the reading of the clock, to the second; if it was set back, move future times with it."""
-        clock = self.rows("SELECT seen FROM intervalq_clock")
-        seen = max((typed(int, seen, "the clock of tasks") for (seen,) in clock), default=0)
-        if seen - SECOND <= now < seen + SECOND:
+        clock = self.rows("SELECT last_now FROM intervalq_clock")
+        last_now = max((typed(int, one, "the clock of tasks") for (one,) in clock), default=0)
+        if last_now - SECOND <= now < last_now + SECOND:
             return
-        if now < seen:
+        if now < last_now:
             self.flush()
             for statement in SET_BACK:
-                self._connection.execute(statement, {"now": now, "by": seen - now})
-        self.rows("UPDATE intervalq_clock SET seen = ?", now)
+                self._connection.execute(statement, {"now": now, "by": last_now - now})
+        self.rows("UPDATE intervalq_clock SET last_now = ?", now)
 
     def mark(self, queue: str, key: str) -> Mark | None:
         """See `Table.mark`."""

@@ -151,17 +151,18 @@ begin
         select x.* into s from intervalq.sessions x where x.number = me;
     end if;
     insert into intervalq.outcomes (
-        slot, id, own, queue, key, state, json, result, attempts, errors, created, started, ended, host, pid, until
+        slot, id, own, queue, key, state, json, result, attempts, errors, created, started, ended, host, pid, until,
+        number, together
     ) values (
         intervalq._slot(keep, now + keep), t.id, t.own, t.queue, t.key, ended_as, t.json,
         case when ended_as = 'done' then coalesce(kept ->> 1, '') else '' end,
         t.attempt + (ended_as = 'done' and not t.begun)::integer,
         intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun),
         t.created, case when took > 0 then now - took else 0 end, now,
-        coalesce(s.host, ''), coalesce(s.pid, 0), now + keep
+        coalesce(s.host, ''), coalesce(s.pid, 0), now + keep, nextval('intervalq.outcome_numbers'), array[t.id]
     );
     perform intervalq._note_periods(array[keep], now);
-    -- By its id: a look at the whole table would read what dead rows of earlier waits are left.
+    -- By its id: a scan of the table would also read the dead rows that earlier waits have left.
     if not intervalq._fresh() or exists (select from intervalq.awaited a where a.id = t.id) then
         perform intervalq._tell(array[t.id]);
     end if;
@@ -183,6 +184,7 @@ set enable_hashjoin = on  -- `work` has it off: a nested loop would compare each
 as $$
 declare
     texts constant text[] := string_to_array(results, chr(31));
+    number constant bigint := nextval('intervalq.outcome_numbers');
     s intervalq.sessions;
     times bigint[];
 begin
@@ -197,18 +199,24 @@ begin
             nullif(t.keep_for, 0) as keep_for,
             intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors
     ), ending as (
-        select g.*, coalesce(g.keep_for, d.keep_for) as kept_for, d.took, d.result
-        from gone g join unnest(ids, keep_fors, durations, texts) as d (id, keep_for, took, result) on d.id = g.id
+        select g.*, k.kept_for, d.took, d.result,
+            case when k.kept_for > 0 then intervalq._slot(k.kept_for, now + k.kept_for) end as slot
+        from gone g join unnest(ids, keep_fors, durations, texts) as d (id, keep_for, took, result) on d.id = g.id,
+            lateral (values (coalesce(g.keep_for, d.keep_for))) as k (kept_for)
+    ), firsts as (
+        select distinct on (e.slot) e.slot, e.kept_for, e.id from ending e where e.slot is not null
     ), left_ones as (
         insert into intervalq.outcomes (
-            slot, id, own, queue, state, json, result, attempts, errors, created, started, ended, host, pid, until
+            slot, id, own, queue, state, json, result, attempts, errors, created, started, ended, host, pid, until,
+            number, together, queues
         )
-        select intervalq._slot(e.kept_for, now + e.kept_for), e.id, e.own, e.queue, 'done', e.json,
+        select e.slot, e.id, e.own, e.queue, 'done', e.json,
             coalesce(e.result, ''), e.attempts, e.errors, e.created, case when e.took > 0 then now - e.took else 0 end,
-            now, s.host, s.pid, now + e.kept_for
-        from ending e where e.kept_for > 0
+            now, s.host, s.pid, now + e.kept_for, number, case when f.id = e.id then ids end,
+            case when f.id = e.id then array(select distinct x.queue from ending x) end
+        from ending e join firsts f on f.slot = e.slot
     )
-    select coalesce(array_agg(e.id), '{}'), array(select distinct x.kept_for from ending x where x.kept_for > 0),
+    select coalesce(array_agg(e.id), '{}'), array(select f.kept_for from firsts f),
         array_agg(e.follow_up) filter (where e.follow_up is not null)
     into done, times, ended from ending e;
     if times <> '{}' then
@@ -222,7 +230,7 @@ $$;
 
 
 -- intervalq.outcomes_of: `rules.Outcomes`; ids are UUIDs, null: all. Those of named tasks come in the order in which they
--- ended, others the last one first; what ended at one instant comes in the order of its rows.
+-- were written, others the last one first; what one statement wrote comes in the order of its rows.
 create or replace function intervalq.outcomes_of(
     ids uuid[], q text, ended_as text, most bigint, now bigint
 ) returns table (
@@ -237,25 +245,45 @@ set enable_bitmapscan = off
 as $$
 declare
     slots constant smallint[] := array(select distinct p.slot from intervalq.outcome_periods p);
+    x record;
+    n integer;
 begin
     now := intervalq._now(now);
-    if ids is not null then
+    if ids is not null or most is null then
         return query
             select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
                 o.created, o.started, o.ended, o.host, o.pid, o.until
             from intervalq.outcomes o
-            where o.slot = any (slots) and o.id = any (ids) and o.until > now
+            where o.slot = any (slots) and (ids is null or o.id = any (ids)) and o.until > now
                 and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
-            order by o.ended, o.ctid limit most;
-    else
-        return query
-            select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
-                o.created, o.started, o.ended, o.host, o.pid, o.until
-            from intervalq.outcomes o
-            where o.slot = any (slots) and o.until > now
-                and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
-            order by o.ended desc, o.ctid desc limit most;
+            order by case when ids is null then -o.number else o.number end,
+                case when ids is null then -o.ended else o.ended end, o.ctid limit most;
+        return;
     end if;
+    for x in
+        select f.slot, f.number, f.together from intervalq.outcomes f
+        where f.slot = any (slots) and f.together is not null
+            and (q is null or f.queue = q or f.queues @> array[q])
+        order by f.number desc
+    loop
+        exit when most <= 0;
+        return query
+            select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
+                o.created, o.started, o.ended, o.host, o.pid, o.until
+            from intervalq.outcomes o
+            where o.slot = x.slot and o.id = any (x.together) and o.number = x.number and o.until > now
+                and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
+            order by o.ctid desc limit most;
+        get diagnostics n = row_count;
+        most := most - n;
+    end loop;
+    return query  -- of older versions
+        select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
+            o.created, o.started, o.ended, o.host, o.pid, o.until
+        from intervalq.outcomes o
+        where o.slot = any (slots) and o.number = 0 and o.until > now
+            and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
+        order by o.ended desc, o.ctid desc limit most;
 end
 $$;
 

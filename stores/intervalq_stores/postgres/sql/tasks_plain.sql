@@ -29,7 +29,7 @@ declare
 begin
     select x.* into r from intervalq.ranges x
     where x.queue = p.queue and x.part = p.part and x.low <= p.number order by x.low desc limit 1;
-    held := coalesce(r.high >= p.number and intervalq._saw(r.seen, inserted), false);
+    held := coalesce(r.high >= p.number and intervalq._saw(r.snapshot, inserted), false);
     t.id := intervalq._plain_id(p.part, p.number);
     t.own := 'plain-' || p.part || '-' || p.number;
     t.queue := p.queue;
@@ -226,12 +226,12 @@ begin
     exception when sqlstate 'IQ013' then
         -- Tasks that were committed after the claim were handed out to nobody.
         delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and upto
-            and intervalq._saw(r.seen, y.xmin);
+            and intervalq._saw(r.snapshot, y.xmin);
         perform intervalq._spill(q, of, a, upto, -1, null, '', now);
         if r.has_gaps and p ->> 5 is not null then
             update intervalq.ranges x set size = (
                 select count(*) from intervalq.plain y where y.queue = q and y.part = of
-                    and y.number between upto + 1 and b and intervalq._saw(r.seen, y.xmin)
+                    and y.number between upto + 1 and b and intervalq._saw(r.snapshot, y.xmin)
             ) where x.queue = q and x.part = of and x.low = upto + 1;
         end if;
     end;

@@ -74,7 +74,7 @@ declare
     h intervalq.heads;
     top bigint;
     n integer;
-    seen pg_snapshot;
+    snapshot pg_snapshot;
     l intervalq.line;
     doubt boolean := false;      -- others may have created and removed heads since this transaction's snapshot
 begin
@@ -99,7 +99,7 @@ begin
         continue when not found;
         select min(p.number), max(p.number), count(*), string_agg(p.json, chr(31)),
             string_agg(p.number::text, ','), pg_current_snapshot()
-        into l.at, l.until, n, l.json, l.key, seen
+        into l.at, l.until, n, l.json, l.key, snapshot
         from (
             select x.number, x.json from intervalq.plain x
             where x.queue = q and x.part = h.part and x.number > top order by x.number limit left_over
@@ -111,8 +111,8 @@ begin
             where x.queue = q and x.part = h.part and x.number between l.at and l.until for key share;
         end if;
         update intervalq.heads x set head = l.until, moved = true where x.queue = q and x.part = h.part;
-        insert into intervalq.ranges (queue, part, low, high, session, size, begun, seen)
-        values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, seen);
+        insert into intervalq.ranges (queue, part, low, high, session, size, begun, snapshot)
+        values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, snapshot);
         l.kind := 'r';
         l.queue := q;
         l.place := h.part;

@@ -88,15 +88,17 @@ declare
     before bigint;
 begin
     select x.* into c from intervalq.clock x;
-    before := c.seen;
+    before := c.last_now;
     -- In a transaction with one snapshot, writing a row that others have written meanwhile would abort it.
     if intervalq._fresh() and now not between before - 1000000 and before + 1000000 then
         update intervalq.clock x set
-            seen = now,
-            since = case when now < x.seen then now else x.since end,
+            last_now = now,
+            since = case when now < x.last_now then now else x.since end,
             -- Tasks that waited before an earlier step wait for what is left of both steps.
-            behind = case when now > x.seen then x.behind when x.seen < x.since + x.behind then x.behind + x.seen - now else x.seen - now end
-        where x.one = (select y.one from intervalq.clock y where y.seen = before for update skip locked)
+            behind = case when now > x.last_now then x.behind else
+                x.last_now - now + case when x.last_now < x.since + x.behind then x.behind else 0 end
+            end
+        where x.one = (select y.one from intervalq.clock y where y.last_now = before for update skip locked)
         returning x.* into c;
         if now < before and c.since = now then
             update intervalq.beats b set beaten = now where b.number in (

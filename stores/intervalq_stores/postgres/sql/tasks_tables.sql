@@ -10,8 +10,8 @@ begin
     if to_regclass('intervalq.tasks_version') is not null then
         select max(v.number) into found from intervalq.tasks_version v;
     end if;
-    if found > 6 then
-        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 6'
+    if found > 7 then
+        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 7'
             using errcode = 'IQ002';
     elsif found is null and to_regclass('intervalq.tasks') is not null then
         raise exception '%', 'schema intervalq has tasks of a version that is not known, and nothing was done: insert '
@@ -112,6 +112,17 @@ begin
             add column follow_up text collate "C", add column awaits integer;
         update intervalq.tasks t set lane = 0 where t.key is not null and not t.waiting;
         drop index intervalq.tasks_first;
+    end if;
+    if found <= 6 then
+        if found > 1 then
+            alter table intervalq.clock rename column seen to last_now;
+        end if;
+        alter table intervalq.ranges rename column seen to snapshot;
+        if found > 4 then
+            alter table intervalq.outcomes add column number bigint not null default 0,
+                add column together uuid[], add column queues text[] collate "C";
+            drop index intervalq.outcomes_ended;
+        end if;
     end if;
     if found = 2 then
         alter type intervalq.line add attribute cancelled boolean, add attribute progress text;
@@ -258,7 +269,7 @@ create unlogged table if not exists intervalq.idle (
 -- to wait before that go by the clock as it would read without the step. One row; if it is locked, it is not written.
 create table if not exists intervalq.clock (
     one boolean primary key default true check (one),
-    seen bigint not null default 0,
+    last_now bigint not null default 0,
     since bigint not null default 0,
     behind bigint not null default 0
 ) with (fillfactor = 50);
@@ -307,7 +318,7 @@ create table if not exists intervalq.ranges (
     session integer not null,
     size integer not null,
     begun bigint[],              -- the numbers of tasks that have begun; null: all of them have
-    seen pg_snapshot not null,   -- tells which of the rows between low and high were handed out
+    snapshot pg_snapshot not null,  -- tells which of the rows between low and high were handed out
     has_gaps boolean not null default false,  -- some of them were taken out of it later
     primary key (queue, part, low)
 );
@@ -315,7 +326,7 @@ create index if not exists ranges_session on intervalq.ranges (session);
 
 -- Outcomes; the columns are the fields of `rules.OutcomeRow`. They are never updated or deleted one by one: a slot has
 -- those of one period, see `_slot`, and is emptied after it. All slots are there from the start, so that nobody needs
--- the right to create tables, and no end of a task waits for one that does. Without dead rows, there is nothing to vacuum,
+-- the right to create tables, and no end of a task waits for a new one. Without dead rows, there is nothing to vacuum,
 -- and no look depends on statistics.
 create table if not exists intervalq.outcomes (
     created bigint not null,
@@ -333,8 +344,12 @@ create table if not exists intervalq.outcomes (
     host text not null,
     json text not null,
     result text not null,
-    errors text not null
+    errors text not null,
+    number bigint not null default 0,   -- rises from statement to statement; 0: it is of an older version
+    together uuid[],             -- of the first of those that one statement left in a slot: the ids of all
+    queues text[] collate "C"    -- of the same one: their queues; null: all are in its own
 ) partition by list (slot);
+create sequence if not exists intervalq.outcome_numbers;
 do $$
 begin
     for n in 0 .. 29 loop
@@ -346,7 +361,9 @@ begin
 end
 $$;
 create index if not exists outcomes_id on intervalq.outcomes (id);
-create index if not exists outcomes_ended on intervalq.outcomes (ended);
+-- For the latest ones: what one statement left is found by its first one, because an entry for each would cost more.
+create index if not exists outcomes_number on intervalq.outcomes (number) where together is not null;
+create index if not exists outcomes_old on intervalq.outcomes (ended) where number = 0;
 
 -- The periods of which a slot may have outcomes, and when they are over.
 create table if not exists intervalq.outcome_periods (

@@ -259,7 +259,8 @@ begin
     now := intervalq._now(now);
     -- A call would cost more than this look, which usually shows that there is nothing to do.
     if is_read and not exists (
-        select from intervalq.clock c where now between c.seen - 1000000 and c.seen + 1000000 and now >= c.since + c.behind
+        select from intervalq.clock c
+        where now between c.last_now - 1000000 and c.last_now + 1000000 and now >= c.since + c.behind
     ) then
         select c.ahead, c.since into ahead, since from intervalq._read_clock(now) as c;
     end if;
@@ -268,8 +269,7 @@ begin
     l.created := now;
     l.claims := case when me is null then 0 end;
     if ids is not null or parts is not null or finished is not null then
-        settled := intervalq._settle_all(ids, versions, keep_fors, durations, results, parts, finished,
-            begun, me, now);
+        settled := intervalq._settle_all(ids, versions, keep_fors, durations, results, parts, finished, begun, me, now);
         if l.claims = 0 or settled.lost <> '{}' or settled.lost_ranges <> '{}' then
             l.claims := coalesce(l.claims, 1);
             l.json := json_build_object('lost', settled.lost, 'ranges', settled.lost_ranges);
