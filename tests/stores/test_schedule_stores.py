@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+from intervalq import IntervalQueue
+from intervalq.errors import CorruptState
+from intervalq.store import open_store, scheduling
+from intervalq.testing import ScheduleSuite
+
+
+class TestMemory(ScheduleSuite):
+    @pytest.fixture
+    def store_url(self) -> str:
+        return "memory://"
+
+
+class TestJSON(ScheduleSuite):
+    rounds = 5
+
+    @pytest.fixture
+    def store_url(self, tmp_path: Path) -> str:
+        return f"file://{tmp_path}/new%20folder/state.json"
+
+
+class TestSQLite(ScheduleSuite):
+    rounds = 5
+
+    @pytest.fixture
+    def store_url(self, tmp_path: Path) -> str:
+        return f"sqlite://{tmp_path}/new%20folder/state.db"
+
+
+class TestRedis(ScheduleSuite):
+    @pytest.fixture
+    def store_url(self, redis_url: str) -> str:
+        return redis_url
+
+
+class TestValkey(ScheduleSuite):
+    @pytest.fixture
+    def store_url(self, valkey_url: str) -> str:
+        return valkey_url
+
+
+class TestCluster(ScheduleSuite):
+    @pytest.fixture
+    def store_url(self, redis_cluster_url: str) -> str:
+        return redis_cluster_url
+
+
+class TestPostgres(ScheduleSuite):
+    @pytest.fixture
+    def store_url(self, postgres_url: str) -> str:
+        return postgres_url
+
+
+class TestPgBouncer(ScheduleSuite):
+    rounds = 5
+
+    @pytest.fixture
+    def store_url(self, pgbouncer_url: str) -> str:
+        return pgbouncer_url
+
+
+class TestNATS(ScheduleSuite):
+    rounds = 5
+
+    @pytest.fixture
+    def store_url(self, nats_url: str) -> str:
+        return nats_url
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.db"])
+def test_schedules_and_queues_share_a_file(tmp_path: Path, name: str) -> None:
+    async def main() -> None:
+        store = open_store(str(tmp_path / name))
+        async with IntervalQueue("q", interval="1ms", store=store) as queue:
+            await queue.run(anyio.lowlevel.checkpoint)
+        assert (await scheduling(store).swap_schedule("s", None, "{}")).done
+        assert await store.names() == ["q"]
+        assert (await scheduling(store).read_schedules()).texts == {"s": "{}"}
+        await store.aclose()
+
+    anyio.run(main)
+
+
+def test_a_file_with_other_schedules_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"intervalq": 1, "queues": {}, "schedules": {"s": 1}}))
+    before = path.read_bytes()
+
+    async def main() -> None:
+        store = scheduling(open_store(str(path)))
+        for call in (store.read_schedules(), store.swap_schedule("s", None, "{}")):
+            with pytest.raises(CorruptState, match="schedules"):
+                await call
+
+    anyio.run(main)
+    assert path.read_bytes() == before
