@@ -219,6 +219,15 @@ def scheduling(store: Store) -> Scheduling:
     return store
 
 
+@runtime_checkable
+class SchedulesWaking(Protocol):
+    """A store that can tell when a schedule has changed, so that processes need not look."""
+
+    def schedule_changes(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Listen for changes of schedules, as `Waking.wakeups` listens for ends of holds."""
+        ...
+
+
 class DocumentStore(ABC):
     """Base class for a store that can atomically read a record, apply a pure step, and write it back."""
 

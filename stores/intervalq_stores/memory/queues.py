@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -64,6 +64,9 @@ class _Records:
 
 
 _PROCESS: Final = ByName(_Records)
+
+_SCHEDULES: Final = "schedules:"
+"""What those who wait for changes of schedules wait for: no queue has this name."""
 
 
 class MemoryStore(DocumentStore):
@@ -137,7 +140,13 @@ class MemoryStore(DocumentStore):
                 texts[name] = answer.text
             else:
                 texts.pop(name, None)
+        if answer.done:
+            self._wake(_SCHEDULES)
         return answer
+
+    def schedule_changes(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """See `SchedulesWaking.schedule_changes`."""
+        return self.wakeups(_SCHEDULES)
 
     async def names(self) -> list[str]:
         """See `Store.names`."""
