@@ -122,7 +122,7 @@ class Runner:
             log.warning("schedule %r: %s is skipped, an earlier run goes on", task.name, self._time(choice))
             await records.swap(task.name, skip(record, choice.scheduled))
         elif outcome.verdict == "held":
-            until = min(record.until, now + _HELD)
+            until = min(record.until, now + _HELD) if records.need_looks else record.until
             await self._sleep.until(records.local(until))
             await records.look([task.name])
         else:
