@@ -119,7 +119,7 @@ class Runner:
             self._before = record
             await records.swap(task.name, outcome.record, earliest=choice.due)
         elif outcome.verdict == "held" and task.overlap == "skip":
-            log.warning("schedule %r: %s is skipped, an earlier run goes on", task.name, self._time(choice))
+            log.info("schedule %r: %s is skipped, an earlier run goes on", task.name, self._time(choice))
             await records.swap(task.name, skip(record, choice.scheduled))
         elif outcome.verdict == "held":
             until = min(record.until, now + _HELD) if records.need_looks else record.until
