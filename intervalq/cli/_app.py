@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "tasks": "_tasks.command:tasks",
     "work": "_work.command:work",
     "ledger": "_ledger.command:ledger",
+    "schedule": "_schedule.command:schedule",
     "pipeline": "_pipeline.command:pipeline",
     "doctor": "_doctor.command:doctor",
     "demo": "_demo.command:demo",
@@ -36,7 +37,7 @@ _COMMANDS: Final = {
     "completion": "_app:completion",
 }
 
-_GROUPS: Final = ("tasks", "ledger")
+_GROUPS: Final = ("tasks", "ledger", "schedule")
 
 
 class Failed(click.ClickException):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 import anyio
 
+from intervalq._queue.options import Duration
 from intervalq._spec import parse
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import InvalidOption, ScheduleNotFound, StoreUnavailable
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from intervalq._queue.queue import IntervalQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
-Duration = float | timedelta | str
 
 _LOOK: Final = 60.0
 """Seconds between two looks for schedules that were paused, resumed or changed elsewhere."""
@@ -288,6 +288,12 @@ class Schedules:
             None if record.fired is None else plan.time(record.fired),
             tuple(times),
         )
+
+    def _twin(self, store: str | os.PathLike[str] | None) -> Schedules:
+        """A handle of its own with the same schedules, for a forked child."""
+        made = Schedules(store)
+        made._tasks = dict(self._tasks)
+        return made
 
     # --- closing ------------------------------------------------------------------------------------
 

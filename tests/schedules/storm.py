@@ -43,8 +43,8 @@ def storm(url: str, prefix: str, log: Path, *, processes: int, schedules: int, k
 
     Returns:
         How many occurrences fired, fired twice, were reported as missed, or are lost: none of these. An
-        occurrence is lost only by the kill of the process that has taken it, which leaves a gap in the fencing
-        numbers (`taken`).
+        occurrence is lost only by the kill of the process that has taken it, which leaves a gap in the
+        fencing numbers (`taken`).
     """
     chance = random.Random(prefix)
 
