@@ -24,8 +24,9 @@ class Occurrence:
     at: datetime
     """When it was due to start: `scheduled`, or later by the jitter."""
     missed: tuple[datetime, ...]
-    """The scheduled times of occurrences before it that did not fire, since the last one that did: at most
-    the last 1,000. Those of a pause, and those before a change of the schedule, don't count."""
+    """The scheduled times of occurrences before it that did not fire, since the last one that did and was not
+    abandoned: at most the last 1,000. Those of a pause, or from before a change of the schedule, don't
+    count."""
     abandoned: datetime | None
     """The scheduled time of the last occurrence, if its process was ended before the function returned. None:
     it was not, or `overlap="allow"`, with which nobody knows."""
@@ -42,7 +43,7 @@ class Occurrence:
             name=name,
             scheduled=plan.time(taken.fired),
             at=plan.time(due),
-            missed=tuple([plan.time(instant) for instant in missed]),
+            missed=tuple([plan.time(instant) for instant in missed if instant != abandoned]),
             abandoned=None if abandoned is None else plan.time(abandoned),
             fence=taken.fence,
         )

@@ -36,7 +36,8 @@ class Record:
     """Occurrences that are scheduled up to this instant are decided: they have fired, were skipped, or don't
     count because the schedule didn't exist, had another plan, or was paused. Never goes back."""
     reported: int
-    """Up to which occurrence those that were missed have been reported. Never goes back."""
+    """Up to which occurrence those that were missed have been reported. Never goes back. With a lease, a run
+    has reported them once it has ended: if its process dies, the next one reports them again."""
     fired: int | None = None
     """When the last occurrence that fired was scheduled; None: none has."""
     fence: int = 0
@@ -141,7 +142,7 @@ def fire(
     taken = replace(
         record,
         through=scheduled,
-        reported=scheduled,
+        reported=record.reported if lease else scheduled,
         fired=scheduled,
         fence=record.fence + 1,
         holder=holder,
@@ -167,7 +168,10 @@ def end(record: Record, holder: str, now: int, *, finished: bool) -> Record:
     """Give the lease of a run back; unless it is `finished`, the next occurrence reports it as abandoned."""
     if record.holder != holder or not record.running:
         return record
-    return replace(record, until=min(record.until, now), running=not finished)
+    until = min(record.until, now)
+    if not finished or record.fired is None:
+        return replace(record, until=until)
+    return replace(record, until=until, running=False, reported=max(record.reported, record.fired))
 
 
 def pause(record: Record) -> Record:

@@ -44,7 +44,7 @@ def storm(url: str, prefix: str, log: Path, *, processes: int, schedules: int, k
     Returns:
         How many occurrences fired, fired twice, were reported as missed, or are lost: none of these. An
         occurrence is lost only by the kill of the process that has taken it, which leaves a gap in the
-        fencing numbers (`taken`).
+        fencing numbers (`taken`), and with it those that it was to report.
     """
     chance = random.Random(prefix)
 

@@ -138,6 +138,7 @@ def test_a_run_whose_process_died_is_reported_and_the_next_one_begins_after_its_
         ):
             await anyio.sleep(2 * MINUTE)
         (_, first), (_, second), *_ = world.fired
+        assert first.abandoned not in first.missed
         assert (first.fence, second.fence) == (2, 3)
         assert first.abandoned == first.scheduled - timedelta(seconds=40 * (1 + len(first.missed)))
         assert first.missed
@@ -347,3 +348,23 @@ def test_a_store_without_schedules_says_so() -> None:
 
     with pytest.raises(UnsupportedOperation, match="keeps no schedules"):
         Schedules(Plain())  # type: ignore[arg-type] # a store of another package
+
+
+def test_what_a_run_that_died_had_to_report_is_reported_again() -> None:
+    async def main() -> None:
+        world = World()
+        once = partial(hourly, misfire="once")
+        async with world.process(once):
+            await anyio.sleep(HOUR)  # 2 o'clock
+        await anyio.sleep(3 * HOUR)  # 3, 4 and 5 o'clock
+        async with world.process(lambda schedules, _: once(schedules, anyio.sleep_forever)) as line:
+            await anyio.sleep(1)  # takes 5 o'clock
+            line.is_cut = True
+        await anyio.sleep(HOUR)
+        async with world.process(once):
+            await anyio.sleep(1)
+        _, last = world.fired[-1]
+        assert last.abandoned is not None
+        assert [time.hour for time in (last.scheduled, last.abandoned, *last.missed)] == [6, 5, 3, 4]
+
+    run(main)
