@@ -92,6 +92,7 @@ class Schedules:
     """
 
     def __init__(self, store: str | os.PathLike[str] | Store | None = None) -> None:
+        self._is_own = store is None or isinstance(store, str | os.PathLike)
         self._opened: Store = (
             open_store(None if store is None else os.fspath(store))
             if store is None or isinstance(store, str | os.PathLike)
@@ -193,11 +194,14 @@ class Schedules:
             except StoreUnavailable:
                 outage.failed()
                 await outage.pause()
-        async with anyio.create_task_group() as group:
-            runners = {name: Runner(task, records, group) for name, task in self._tasks.items()}
-            for runner in runners.values():
-                group.start_soon(runner.follow)
-            await look_often(records, runners, _LOOK)
+        try:
+            async with anyio.create_task_group() as group:
+                runners = {name: Runner(task, records, group) for name, task in self._tasks.items()}
+                for runner in runners.values():
+                    group.start_soon(runner.follow)
+                await look_often(records, runners, _LOOK)
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None  # they have been logged
 
     # --- from anywhere ------------------------------------------------------------------------------
 
@@ -298,8 +302,12 @@ class Schedules:
     # --- closing ------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Close the connections to the store, which is opened again if it is used again."""
-        await self._opened.aclose()
+        """Close the connections to the store, which is opened again if it is used again.
+
+        A store object that was given stays open.
+        """
+        if self._is_own:
+            await self._opened.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -167,16 +167,17 @@ async def look_often(records: Records, runners: dict[str, Runner], seconds: floa
     Those that changed are woken, and all of them if the store's clock has been set.
     """
     async with records.changes() as changed:
+        ahead = records.local(0)
         while True:
             with anyio.move_on_after(seconds if records.need_looks else math.inf):
                 await changed()
-            ahead = records.local(0)
             try:
                 others = await records.look([*runners])
             except StoreUnavailable as error:
                 log.warning("the records of schedules can't be read: %s; trying again", error)
                 continue
-            stepped = abs(records.local(0) - ahead) > _STEPPED
+            before, ahead = ahead, records.local(0)
+            stepped = abs(ahead - before) > _STEPPED
             for name in runners if stepped else others & {*runners}:
                 runners[name].wake()
 

@@ -49,7 +49,9 @@ class ScheduledTask:
         if inspect.iscoroutinefunction(self.function):
             await self.function(*arguments)
         else:
-            await to_thread.run_sync(self.function, *arguments)
+            made = await to_thread.run_sync(self.function, *arguments)
+            if inspect.isawaitable(made):  # of an object whose call is async
+                await made
 
 
 def checked_policies(misfire: object, overlap: object) -> None:
@@ -83,7 +85,7 @@ def checked_function(function: object) -> None:
         raise InvalidOption(f"{short(function)} is not a function that a schedule can call")
     try:
         inspect.signature(function).bind(*((None,) if _takes_one(function) else ()))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidOption(
             f"{short(function)} must take the occurrence as its only argument, or no arguments ({error})"
         ) from None

@@ -368,3 +368,27 @@ def test_what_a_run_that_died_had_to_report_is_reported_again() -> None:
         assert [time.hour for time in (last.scheduled, last.abandoned, *last.missed)] == [6, 5, 3, 4]
 
     run(main)
+
+
+@pytest.mark.parametrize("minutes", [12, -12])
+def test_one_schedule_that_learns_of_a_step_of_the_clock_tells_the_others(minutes: int) -> None:
+    """At 02:46:40 the store's clock is set. The hourly one asks it again only because the other does."""
+
+    async def main() -> None:
+        world, starts = World(), []
+
+        def declare(schedules: Schedules, _: object) -> None:
+            async def note() -> None:
+                starts.append(world.stepped + virtual_micros())
+
+            hourly(schedules, note, grace="5m")
+            schedules.every("1m", name="often")(anyio.lowlevel.checkpoint)
+
+        async with world.process(declare):
+            await anyio.sleep(HOUR)
+            world.stepped = minutes * 60_000_000
+            await anyio.sleep(HOUR)
+        hours = [(start / 1e6 - BEGIN.timestamp()) / HOUR for start in starts]
+        assert [round(hour, 3) for hour in hours] == [2, 3]
+
+    run(main)

@@ -27,7 +27,7 @@ class Line(MemoryStore):
     """A process's line to the store that `shared` has, which can be cut."""
 
     def __init__(self, shared: MemoryStore) -> None:
-        super().__init__(clock=virtual_micros)
+        super().__init__(clock=shared._clock)
         self._records = shared._records
         self.calls: Counter[str] = Counter()
         self.is_cut = False
@@ -58,7 +58,9 @@ class World:
     """A store and its processes. Each occurrence that fires is in `fired`, with the number of its process."""
 
     def __init__(self) -> None:
-        self.store = MemoryStore(clock=virtual_micros)
+        self.stepped = 0
+        """By how many microseconds the store's clock was set forward."""
+        self.store = MemoryStore(clock=lambda: virtual_micros() + self.stepped)
         self.lines: list[Line] = []
         self.fired: list[tuple[int, Occurrence]] = []
 
