@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import anyio
+import psycopg
 import pytest
 
 from intervalq import IntervalQueue
-from intervalq.errors import CorruptState
+from intervalq.errors import CorruptState, VersionMismatch
 from intervalq.store import open_store, scheduling
 from intervalq.testing import ScheduleSuite
 
@@ -72,6 +73,37 @@ class TestNATS(ScheduleSuite):
     @pytest.fixture
     def store_url(self, nats_url: str) -> str:
         return nats_url
+
+
+def test_many_make_the_tables_at_the_same_moment_and_a_newer_schema_is_refused(
+    empty_postgres_url: str,
+) -> None:
+    """A schema that is dropped while it is in use is made again."""
+    won: list[bool] = []
+
+    async def begin() -> None:
+        store = open_store(empty_postgres_url)
+        won.append((await scheduling(store).swap_schedule("s", None, "1")).done)
+        await store.aclose()
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(begin)
+        assert sorted(won) == [False] * 5 + [True]
+        store = open_store(empty_postgres_url)
+        assert (await scheduling(store).read_schedules()).texts == {"s": "1"}
+        with psycopg.connect(empty_postgres_url, autocommit=True) as admin:
+            admin.execute("drop schema intervalq cascade")
+            assert (await scheduling(store).read_schedules()).texts == {}
+            admin.execute("update intervalq.schedules_version set number = 2")
+        await store.aclose()
+        with pytest.raises(
+            VersionMismatch, match=r"schedules of schema intervalq have version 2.* 1: upgrade"
+        ):
+            await scheduling(store).read_schedules()
+
+    anyio.run(main)
 
 
 @pytest.mark.parametrize("name", ["state.json", "state.db"])
