@@ -56,15 +56,21 @@ class Runner:
         """Run the schedule until cancelled."""
         outage = LoopOutage(_PAUSE)
         try:
-            await self._with_patience(outage, self._declare)
+            while not await self._with_patience(outage, self._declare):
+                pass
             while True:
                 await self._with_patience(outage, self._step)
         except StoreError:
             log.exception("schedule %r doesn't run any more in this process", self._task.name)
             raise
+        finally:
+            self._sleep.end()
 
-    async def _with_patience(self, outage: LoopOutage, step: Callable[[], Awaitable[None]]) -> None:
-        """Do a step; if the store doesn't answer, pause, and learn what is stored."""
+    async def _with_patience(self, outage: LoopOutage, step: Callable[[], Awaitable[None]]) -> bool:
+        """Do a step, and return whether that was possible; if the store doesn't answer, pause.
+
+        After that, it is unknown what the step has done, so the next one begins with a look.
+        """
         try:
             if outage:
                 await self._records.look([self._task.name])
@@ -74,8 +80,9 @@ class Runner:
                 log.warning("schedule %r: %s; trying again", self._task.name, error)
             outage.failed()
             await outage.pause()
-        else:
-            outage.ended()
+            return False
+        outage.ended()
+        return True
 
     async def _declare(self) -> None:
         """Make sure that the record has the plan of this program, which started last."""

@@ -280,8 +280,9 @@ def test_the_process_that_starts_last_changes_when_it_occurs_for_all() -> None:
 
         async with world.process(hourly):
             await anyio.sleep(HOUR)
-            async with world.process(often):
-                await anyio.sleep(1)
+            async with world.process(often) as line:
+                line.failing_swaps = 3
+                await anyio.sleep(10)
             await anyio.sleep(HOUR)
         assert [f"{time:%H:%M}" for time in world.times] == ["02:00", "03:00", "03:20", "03:40"]
         assert [number for number, _ in world.fired] == [0] * 4

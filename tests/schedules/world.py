@@ -31,6 +31,8 @@ class Line(MemoryStore):
         self._records = shared._records
         self.calls: Counter[str] = Counter()
         self.is_cut = False
+        self.failing_swaps = 0
+        """How many of the next swaps don't reach the store."""
         self.lost_answers = 0
         """How many of the next answers to swaps get lost."""
 
@@ -42,6 +44,9 @@ class Line(MemoryStore):
         self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
     ) -> Swapped:
         self._count("swap")
+        if self.failing_swaps:
+            self.failing_swaps -= 1
+            raise StoreUnavailable(self.url, "away")
         answer = await super().swap_schedule(name, known, text, earliest=earliest, now=now)
         if self.lost_answers:
             self.lost_answers -= 1
