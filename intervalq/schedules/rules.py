@@ -71,7 +71,7 @@ class Record:
             raise BadRecord("it has no 'version' of its layout")
         if version > LAYOUT:
             raise NewerRecord(f"it has layout {version}, and this version of intervalq knows up to {LAYOUT}")
-        values = {name: data.get(name) for name in _KINDS}
+        values: dict[str, Any] = {name: data.get(name) for name in _KINDS}
         for name, kinds in _KINDS.items():
             value = values[name]
             if type(value) not in kinds or (isinstance(value, int) and abs(value) > _MOST):
