@@ -393,3 +393,19 @@ def test_one_schedule_that_learns_of_a_step_of_the_clock_tells_the_others(minute
         assert [round(hour, 3) for hour in hours] == [2, 3]
 
     run(main)
+
+
+def test_what_was_skipped_does_not_fire_in_a_process_that_starts_within_the_grace() -> None:
+    async def main() -> None:
+        world = World()
+
+        async def slow() -> None:
+            await anyio.sleep(HOUR + 30)  # from 02:00:00 to 03:00:30
+
+        async with world.process(lambda schedules, _: hourly(schedules, slow)):
+            await anyio.sleep(74 * MINUTE)  # 03:00:40
+            async with world.process(hourly):
+                await anyio.sleep(MINUTE)
+        assert world.fired == []
+
+    run(main)
