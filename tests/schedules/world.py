@@ -102,3 +102,7 @@ BEGIN = datetime(2001, 9, 9, tzinfo=UTC)
 def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run a test in virtual time."""
     virtual_time(test, horizon=1e9)
+
+
+def hourly(schedules: Schedules, function: Callable[..., object], **options: object) -> None:
+    schedules.every("1h", name="hourly", **options)(function)  # type: ignore[arg-type] # of a list
