@@ -122,6 +122,17 @@ class QueueNotFound(IntervalqError):
         )
 
 
+class ScheduleNotFound(IntervalqError):
+    """The store has no such schedule. It is created when a process runs it for the first time."""
+
+    def __init__(self, schedule: str, store: str = "") -> None:
+        self.schedule, self.store = schedule, store
+        super().__init__(
+            f"the store has no schedule {short(schedule)}{plain(f' ({store})' if store else '')}: check name "
+            "and store; a schedule is created by the first process that runs it"
+        )
+
+
 class QueueClosed(IntervalqError):
     """The queue's handle was closed, so this job won't start."""
 

@@ -6,10 +6,10 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 from intervalq import keyed, rules
@@ -141,6 +141,90 @@ class Waking(Protocol):
         the function last returned. Wake-ups are hints: one may be lost or spurious. Errors are those of
         `apply`.
         """
+        ...
+
+
+class StoredSchedules(NamedTuple):
+    """What `Scheduling.read_schedules` found."""
+
+    now: int
+    """The store's clock, in microseconds since 1970."""
+    texts: dict[str, str]
+    """The text of each schedule that exists."""
+
+
+class Swapped(NamedTuple):
+    """What `Scheduling.swap_schedule` did."""
+
+    done: bool
+    now: int
+    """The store's clock, in microseconds since 1970."""
+    text: str | None
+    """The stored text after the step; None: there is none."""
+
+
+@runtime_checkable
+class Scheduling(Protocol):
+    """A store that keeps schedules: for each a short text, which is replaced by compare-and-swap.
+
+    `intervalq.schedules.rules` says what the text means; a store only compares it.
+    """
+
+    async def read_schedules(
+        self, names: Collection[str] | None = None, now: int | None = None
+    ) -> StoredSchedules:
+        """Read some schedules, each as it was at some instant during the call.
+
+        Args:
+            names: which ones. None: all of them.
+            now: as for `Store.apply`, as are the errors.
+        """
+        ...
+
+    async def swap_schedule(
+        self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
+    ) -> Swapped:
+        """Replace the text of a schedule in one atomic step, if it is `known` and the time has come.
+
+        Args:
+            name: its name.
+            known: the text that must be stored. None: there must be none.
+            text: what replaces it. None: remove it.
+            earliest: nothing is done before this instant on the store's clock.
+            now: as for `Store.apply`, as are the errors.
+        """
+        ...
+
+
+def swapped(  # what memory and files do; servers do the same themselves
+    stored: str | None, known: str | None, text: str | None, earliest: int, now: int
+) -> Swapped:
+    """The answer of `Scheduling.swap_schedule` when this text is stored and the clock reads `now`."""
+    done = stored == known and now >= earliest
+    return Swapped(done, now, text if done else stored)
+
+
+def scheduling(store: Store) -> Scheduling:
+    """The store, if it keeps schedules.
+
+    Raises:
+        UnsupportedOperation: it doesn't.
+    """
+    if not isinstance(store, Scheduling):
+        raise UnsupportedOperation(
+            store.url,
+            "this store keeps no schedules: use Redis, Valkey, PostgreSQL, NATS, SQLite, a JSON file "
+            "or memory",
+        )
+    return store
+
+
+@runtime_checkable
+class SchedulesWaking(Protocol):
+    """A store that can tell when a schedule has changed, so that processes need not look."""
+
+    def schedule_changes(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Listen for changes of schedules, as `Waking.wakeups` listens for ends of holds."""
         ...
 
 

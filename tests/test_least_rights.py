@@ -25,7 +25,7 @@ from intervalq.ledger.rules import Claim as Begun
 from intervalq.ledger.rules import Ended, Leave, Record, Release, Start
 from intervalq.ledger.store import open_ledger_store
 from intervalq.rules import Advance, Drop, Hold, Limit, Resume, Settings
-from intervalq.store import Waking, open_store
+from intervalq.store import Waking, open_store, scheduling
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.store import Keeping, open_task_store
 from servers import Server, redis_client
@@ -77,6 +77,12 @@ async def pace(url: str) -> None:
             await keyed.drop(keys=True)
     store = open_store(url)
     await store.names()
+    schedules = scheduling(store)
+    assert (await schedules.swap_schedule("least", None, "1")).done
+    assert (await schedules.read_schedules(["least"])).texts == (await schedules.read_schedules()).texts
+    assert (await schedules.swap_schedule("least", "1", "2")).done
+    assert not (await schedules.swap_schedule("least", "1", "3")).done
+    assert (await schedules.swap_schedule("least", "2", None)).done
     assert isinstance(store, Waking)
     settings = Settings(1_000)
     async with store.wakeups("woken") as woken:
@@ -193,7 +199,7 @@ async def test_postgres(empty_postgres_url: str) -> None:
         admin.execute("create table others (a int)")
         name = empty_postgres_url.rpartition("/")[2]
         admin.execute(f"grant create on database {name} to {owner}".encode())
-        for part in ("queues", "tasks", "ledgers"):
+        for part in ("queues", "tasks", "ledgers", "schedules"):
             psql(empty_postgres_url, owner, FILES / f"{part}.sql")
         admin.execute(given("postgres").encode())
         try:

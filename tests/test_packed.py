@@ -50,7 +50,9 @@ async def main():
         print([task.value for task in await cars.tasks("cars")])
     for part in ("queues", "tasks", "ledgers"):
         print(statements(part).count("create or replace function") > 20)
-    print(len({script(*parts).text for parts in (("queues.lua",), ("ledgers.lua",), *tasks._PARTS.values())}))
+    print(statements("schedules").count("create or replace function"))
+    files = (("queues.lua",), ("ledgers.lua",), ("schedules.lua",), *tasks._PARTS.values())
+    print(len({script(*parts).text for parts in files}))
     try:
         open_store("kafka://host")
     except UnknownStore as error:
@@ -89,7 +91,7 @@ def test_its_own_stores_are_found(packed: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     *printed, known = done.stdout.splitlines()
-    assert printed == ["1", "1", "1", "[{'paint': 'red'}]", "True", "True", "True", "9"]
+    assert printed == ["1", "1", "1", "[{'paint': 'red'}]", "True", "True", "True", "3", "10"]
     schemes = "memory file sqlite redis rediss unix redis+cluster rediss+cluster postgresql postgres nats tls"
     assert known == str(sorted(schemes.split()))
 

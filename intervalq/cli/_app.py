@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "work": "_work.command:work",
     "serve": "_serve.command:serve",
     "ledger": "_ledger.command:ledger",
+    "schedule": "_schedule.command:schedule",
     "pipeline": "_pipeline.command:pipeline",
     "doctor": "_doctor.command:doctor",
     "demo": "_demo.command:demo",
@@ -37,7 +38,7 @@ _COMMANDS: Final = {
     "completion": "_app:completion",
 }
 
-_GROUPS: Final = ("tasks", "ledger")
+_GROUPS: Final = ("tasks", "ledger", "schedule")
 
 
 class Failed(click.ClickException):

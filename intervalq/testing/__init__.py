@@ -1,8 +1,9 @@
 """Tools to test a store, or code that uses queues: the same that intervalq's own tests use.
 
 `StoreSuite` is the conformance suite of stores, `TaskSuite` that of stores of durable tasks, `LedgerSuite`
-that of stores of ledgers: subclass it in a test module and give it a `store_url` fixture. `virtual_time` runs
-async code on a clock that jumps instead of waiting; it needs none of the packages that the suites need.
+that of stores of ledgers, `ScheduleSuite` that of stores that keep schedules: subclass it in a test module
+and give it a `store_url` fixture. `virtual_time` runs async code on a clock that jumps instead of waiting;
+it needs none of the packages that the suites need.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from intervalq.testing._tasks.waking import WakingTaskSuite
     from intervalq.testing.commands import CommandSource
     from intervalq.testing.conformance import StoreSuite
+    from intervalq.testing.schedules import ScheduleSuite
 
 __all__ = [
     "CommandSource",
     "LedgerSuite",
     "RangingTaskSuite",
+    "ScheduleSuite",
     "StoreSuite",
     "TaskSuite",
     "TransactionalTaskSuite",
@@ -36,6 +39,7 @@ _WHERE: Final = {
     "CommandSource": "commands",
     "LedgerSuite": "_ledgers.suite",
     "RangingTaskSuite": "_tasks.ranges",
+    "ScheduleSuite": "schedules",
     "StoreSuite": "conformance",
     "TaskSuite": "_tasks.suite",
     "TransactionalTaskSuite": "_tasks.transactions",

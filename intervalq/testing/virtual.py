@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -101,4 +102,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     f"not ended after {self._horizon:g} virtual seconds: do its stores have the same clock, "
                     "as MemoryStore(clock=virtual_micros) has?"
                 )
+            # A timer must come before the present plus the resolution. After half a year of virtual time, a
+            # nanosecond more is the same number.
+            self._clock_resolution = max(self._clock_resolution, math.ulp(self._virtual))
         super()._run_once()  # type: ignore[misc]

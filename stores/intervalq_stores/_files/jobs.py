@@ -1,11 +1,11 @@
-"""The jobs of a file's worker thread: a step on the record of a queue, a command on a ledger."""
+"""The jobs of a file's worker thread: a step on a record of a queue, a schedule or a ledger."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from intervalq.ledger.rules import Command
-from intervalq.store import PairStep, Step
+from intervalq.store import PairStep, Step, Swapped, swapped, wall_clock
 from intervalq_stores._files.worker_thread import Job
 
 
@@ -28,6 +28,25 @@ class PairJob(Job):
         self.common = common
         self.step = step
         self.now = now
+
+
+class SwapJob(Job):
+    """A change of a schedule: see `Scheduling.swap_schedule`."""
+
+    def __init__(
+        self, name: str, known: str | None, text: str | None, earliest: int, now: int | None
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self._known = known
+        self._text = text
+        self._earliest = earliest
+        self._now = now
+
+    def swap(self, stored: str | None) -> Swapped:
+        """The answer, when this text is stored."""
+        now = wall_clock() if self._now is None else self._now
+        return swapped(stored, self._known, self._text, self._earliest, now)
 
 
 class LedgerJob(Job):

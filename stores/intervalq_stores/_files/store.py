@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,17 @@ from intervalq import keyed, rules
 from intervalq.errors import InvalidOption, StoreError, StoreTimeout, StoreUnavailable
 from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State
-from intervalq.store import DocumentStore, PairStep, Step, T, stopwatch
-from intervalq_stores._files.jobs import PairJob, StepJob
+from intervalq.store import (
+    DocumentStore,
+    PairStep,
+    Step,
+    StoredSchedules,
+    Swapped,
+    T,
+    stopwatch,
+    wall_clock,
+)
+from intervalq_stores._files.jobs import PairJob, StepJob, SwapJob
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores._files.worker_thread import Job, WorkerThread
 
@@ -122,6 +131,20 @@ class FileStore(ThreadedFile, DocumentStore):
         """See `DocumentStore.update`. A step whose caller leaves while it waits for the lock is not done."""
         return cast("T", await self._ask(StepJob(queue, step, now)))
 
+    async def read_schedules(
+        self, names: Collection[str] | None = None, now: int | None = None
+    ) -> StoredSchedules:
+        """See `Scheduling.read_schedules`."""
+        found = await to_thread.run_sync(self._schedules, abandon_on_cancel=True)
+        wanted = {name: text for name, text in found.items() if names is None or name in names}
+        return StoredSchedules(wall_clock() if now is None else now, wanted)
+
+    async def swap_schedule(
+        self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
+    ) -> Swapped:
+        """See `Scheduling.swap_schedule`, and `update`."""
+        return cast("Swapped", await self._ask(SwapJob(name, known, text, earliest, now)))
+
     async def names(self) -> list[str]:
         """See `Store.names`."""
         return await to_thread.run_sync(self._names, abandon_on_cancel=True)
@@ -150,6 +173,10 @@ class FileStore(ThreadedFile, DocumentStore):
     @abstractmethod
     def _names(self) -> list[str]:
         """List the queues that have a record, sorted; in any thread, and without the lock."""
+
+    @abstractmethod
+    def _schedules(self) -> dict[str, str]:
+        """The texts of all schedules; in any thread, and without the lock."""
 
     @abstractmethod
     def _get(self, queue: str) -> State | None:

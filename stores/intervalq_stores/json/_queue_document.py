@@ -57,6 +57,24 @@ class Document:
         else:
             self._queues[queue] = renewed(self._queues.get(queue, {}), state)
 
+    def schedules(self) -> dict[str, str]:
+        """The texts of all schedules.
+
+        Raises:
+            CorruptState: they are broken; the queues can still be used.
+        """
+        found = self._top.get("schedules", {})
+        if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+            raise self._corrupt("'schedules' is not an object of texts")
+        return found
+
+    def put_schedule(self, name: str, text: str | None) -> None:
+        """Change the text of a schedule; None removes it."""
+        schedules = {**self.schedules(), name: text}
+        self._top["schedules"] = {name: text for name, text in schedules.items() if text is not None}
+        if not self._top["schedules"]:
+            del self._top["schedules"]
+
     def forget_lapsed(self, now: int) -> None:
         """Remove ephemeral records that may be forgotten."""
         for queue, record in list(self._queues.items()):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from intervalq.rules import State
 from intervalq.store import wall_clock
 from intervalq_stores._files.advice import Advice, advise
-from intervalq_stores._files.jobs import PairJob, StepJob
+from intervalq_stores._files.jobs import PairJob, StepJob, SwapJob
 from intervalq_stores._files.store import FileStore, path_of, stamp
 from intervalq_stores._files.worker_thread import Job
 from intervalq_stores.json._queue_document import Document
@@ -29,7 +29,7 @@ class JSONFileStore(FileStore):
             changed = False
             for job in jobs:
                 try:
-                    changed |= _step_pair(document, job) if isinstance(job, PairJob) else _step(document, job)
+                    changed |= _do(document, job)
                 except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
                     job.error = error
                 job.stands = job.error is not None or not changed
@@ -38,6 +38,9 @@ class JSONFileStore(FileStore):
 
     def _names(self) -> list[str]:
         return self._read().names()
+
+    def _schedules(self) -> dict[str, str]:
+        return self._read().schedules()
 
     def _get(self, queue: str) -> State | None:
         return self._read().get(queue)
@@ -59,6 +62,16 @@ class JSONFileStore(FileStore):
         return [
             ("ok", f"the file can be read; it has {len(names)} {'queue' if len(names) == 1 else 'queues'}")
         ]
+
+
+def _do(document: Document, job: Job) -> bool:
+    """Do a job on the document; returns whether this changed it."""
+    if isinstance(job, SwapJob):
+        before = document.schedules().get(job.name)
+        job.answer = job.swap(before)
+        document.put_schedule(job.name, job.answer.text)
+        return bool(job.answer.text != before)
+    return _step_pair(document, job) if isinstance(job, PairJob) else _step(document, job)
 
 
 def _step_pair(document: Document, job: PairJob) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +13,17 @@ import anyio
 
 from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State, lapses, settle
-from intervalq.store import DocumentStore, PairStep, Step, T, shown_url, wall_clock
+from intervalq.store import (
+    DocumentStore,
+    PairStep,
+    Step,
+    StoredSchedules,
+    Swapped,
+    T,
+    shown_url,
+    swapped,
+    wall_clock,
+)
 from intervalq_stores._files.worker_thread import call_soon
 from intervalq_stores.memory._process import ByName
 
@@ -23,6 +33,7 @@ class _Records:
     """The records, and the waiters for ends of holds; several event loops may use them from threads."""
 
     states: dict[str, State] = field(default_factory=dict)
+    schedules: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, set[Callable[[], None]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     room: int = 0
@@ -53,6 +64,9 @@ class _Records:
 
 
 _PROCESS: Final = ByName(_Records)
+
+_SCHEDULES: Final = "schedules:"
+"""What those who wait for changes of schedules wait for: no queue has this name."""
 
 
 class MemoryStore(DocumentStore):
@@ -104,6 +118,35 @@ class MemoryStore(DocumentStore):
             wakers = list(self._records.waiting.get(queue, ()))
         for wake in wakers:
             wake()
+
+    async def read_schedules(
+        self, names: Collection[str] | None = None, now: int | None = None
+    ) -> StoredSchedules:
+        """See `Scheduling.read_schedules`."""
+        with self._records.lock:
+            texts = self._records.schedules
+            found = {name: texts[name] for name in (texts if names is None else names) if name in texts}
+            return StoredSchedules(self._clock() if now is None else now, found)
+
+    async def swap_schedule(
+        self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
+    ) -> Swapped:
+        """See `Scheduling.swap_schedule`."""
+        with self._records.lock:
+            texts = self._records.schedules
+            at = self._clock() if now is None else now
+            answer = swapped(texts.get(name), known, text, earliest, at)
+            if answer.text is not None:
+                texts[name] = answer.text
+            else:
+                texts.pop(name, None)
+        if answer.done:
+            self._wake(_SCHEDULES)
+        return answer
+
+    def schedule_changes(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """See `SchedulesWaking.schedule_changes`."""
+        return self.wakeups(_SCHEDULES)
 
     async def names(self) -> list[str]:
         """See `Store.names`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -30,7 +30,7 @@ from intervalq.errors import (
     VersionMismatch,
 )
 from intervalq.rules import Advance, Answer, Command, Drop, Inspect
-from intervalq.store import stopwatch
+from intervalq.store import StoredSchedules, Swapped, stopwatch
 from intervalq_stores.nats._names import decoded, encoded
 from intervalq_stores.nats._queue.cache import Known
 from intervalq_stores.nats._queue.clock import ServerClock
@@ -48,6 +48,7 @@ from intervalq_stores.nats._queue.step import (
 )
 from intervalq_stores.nats._queue.stream import Appended, History
 from intervalq_stores.nats._server import Server
+from intervalq_stores.nats.schedules import NATSSchedules
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -79,6 +80,7 @@ class NATSStore:
             raise MissingExtra("a store in NATS", "nats")
         self._server = Server(url)
         self._history = History(self._server)
+        self._schedules = NATSSchedules(self._server)
         self.url = self._server.url
         self._clock = ServerClock()
         self._queues: OrderedDict[str, Known] = OrderedDict()
@@ -125,6 +127,18 @@ class NATSStore:
         except StoreUnavailable:
             self._history.forget()
             raise
+
+    async def read_schedules(
+        self, names: Collection[str] | None = None, now: int | None = None
+    ) -> StoredSchedules:
+        """See `Scheduling.read_schedules`."""
+        return await self._schedules.read(names, now)
+
+    async def swap_schedule(
+        self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
+    ) -> Swapped:
+        """See `Scheduling.swap_schedule`."""
+        return await self._schedules.swap(name, known, text, earliest, now)
 
     async def names(self) -> list[str]:
         """See `Store.names`. Logs without a record are removed."""

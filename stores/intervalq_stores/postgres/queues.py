@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -14,7 +14,7 @@ import anyio
 from intervalq.errors import CorruptState, StoreError, VersionMismatch
 from intervalq.keyed import Common, KeyedAnswer, Place, shown
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
-from intervalq.store import stopwatch
+from intervalq.store import StoredSchedules, Swapped, stopwatch
 from intervalq_stores.postgres._advice import LOOK, OLD
 from intervalq_stores.postgres._connection import (
     Ear,
@@ -26,6 +26,7 @@ from intervalq_stores.postgres._connection import driver as _driver
 from intervalq_stores.postgres._queue_batch import Batcher, Step
 from intervalq_stores.postgres._schema import Schema
 from intervalq_stores.postgres._tls import rights, way
+from intervalq_stores.postgres.schedules import PostgresSchedules
 
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
@@ -71,6 +72,7 @@ class PostgresStore:
         self.url = self._server.url
         self._connection: Connection | None = None
         self._steps = Batcher(self._apply)
+        self._schedules = PostgresSchedules(url)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -106,6 +108,18 @@ class PostgresStore:
         answer = shown(answer, common)
         return KeyedAnswer(answer if now is not None else replace(answer, trip=done.trip), common, places)
 
+    async def read_schedules(
+        self, names: Collection[str] | None = None, now: int | None = None
+    ) -> StoredSchedules:
+        """See `Scheduling.read_schedules`."""
+        return await self._schedules.read(names, now)
+
+    async def swap_schedule(
+        self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
+    ) -> Swapped:
+        """See `Scheduling.swap_schedule`."""
+        return await self._schedules.swap(name, known, text, earliest, now)
+
     async def names(self) -> list[str]:
         """See `Store.names`."""
         return [name for (name,) in (await self._within(self._ask(_NAMES))).rows]
@@ -113,6 +127,7 @@ class PostgresStore:
     async def aclose(self) -> None:
         """See `Store.aclose`."""
         await self._steps.idle()
+        await self._schedules.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from intervalq.errors import CorruptState, StoreError, Unauthorized
 from intervalq.keyed import Common, KeyedAnswer, Place, shown
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
+from intervalq.store import StoredSchedules, Swapped
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import script
 
@@ -33,6 +34,8 @@ _SCRIPT: Final = (
     "queues_step.lua",
 )
 """The parts that all scripts have; one that calls them follows."""
+
+_SCHEDULES: Final = "intervalq:schedules"
 
 
 class RedisStore:
@@ -92,6 +95,27 @@ class RedisStore:
                 f"the record of queue {queue!r} or {known.record!r} was not written by intervalq; both are "
                 f"left as they are: {error}",
             ) from error
+
+    async def read_schedules(
+        self, names: Collection[str] | None = None, now: int | None = None
+    ) -> StoredSchedules:
+        """See `Scheduling.read_schedules`."""
+        at, found = await self._schedules("read", now, "" if names is None else json.dumps([*names]))
+        texts = [part.decode() for part in found]
+        return StoredSchedules(int(at), dict(zip(texts[::2], texts[1::2], strict=True)))
+
+    async def swap_schedule(
+        self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
+    ) -> Swapped:
+        """See `Scheduling.swap_schedule`."""
+        at, done, stored = await self._schedules("swap", now, name, known or "", text or "", str(earliest))
+        return Swapped(bool(done), int(at), stored.decode() or None)
+
+    async def _schedules(self, op: str, now: int | None, *arguments: str) -> list[Any]:
+        clock = "" if now is None else str(now)
+        asked = ("1", _SCHEDULES, op, clock, *arguments)
+        reply, _ = await self._server.run(_SCHEDULES, script("schedules.lua"), *asked)
+        return list(reply)
 
     async def names(self) -> list[str]:
         """See `Store.names`."""

@@ -25,6 +25,15 @@ INSERT INTO queues (name, record, lapses) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET record = excluded.record, lapses = excluded.lapses
 """
 
+_SCHEDULES: Final = """
+CREATE TABLE IF NOT EXISTS schedules (name TEXT PRIMARY KEY NOT NULL, text TEXT NOT NULL) WITHOUT ROWID
+"""
+"""Made when it is first needed: the layout of the other table is the same with and without it."""
+
+_WRITE_SCHEDULE: Final = """
+INSERT INTO schedules (name, text) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET text = excluded.text
+"""
+
 _SWEPT: Final = 16
 """How many possibly lapsed records a new one checks: more than one, so that they can't pile up."""
 
@@ -47,6 +56,9 @@ class Change(NamedTuple):
 class Database(SQLiteFile):
     """The records in a database. Call everything but the constructor only inside the fork guard."""
 
+    _has_schedules = False
+    """Whether this transaction has changed schedules."""
+
     def read(self, queue: str) -> object:
         """The stored record of a queue; None: there is none."""
         with self.explained():
@@ -61,6 +73,20 @@ class Database(SQLiteFile):
             if not isinstance(name, str) or not QUEUE.fullmatch(name):
                 raise bad_name(name, self._url)
         return [name for (name,) in rows]
+
+    def schedules(self, name: str | None = None) -> dict[str, str]:
+        """The text of a schedule, if it exists, or the texts of all (None)."""
+        with self.explained():
+            if not self._rows("SELECT 1 FROM sqlite_schema WHERE name = 'schedules'"):
+                return {}
+            found = dict(
+                self._rows("SELECT name, text FROM schedules")
+                if name is None
+                else self._rows("SELECT name, text FROM schedules WHERE name = ?", name)
+            )
+        if not all(isinstance(text, str) for pair in found.items() for text in pair):
+            raise corrupt("a schedule in it is not text", self._url)
+        return found
 
     def write(self, changes: dict[str, Change], sweep: int | None) -> None:
         """Write the changes and commit them, so that they are safely on the disk.
@@ -85,10 +111,24 @@ class Database(SQLiteFile):
                     self._rows(_WRITE, queue, *change)
             if sweep is not None:
                 self._sweep(sweep)
-            if not changes:
+            if not changes and not self._has_schedules:
                 self._rows("COMMIT")
                 return
+        self._has_schedules = False
         self.commit()
+
+    def write_schedules(self, changes: dict[str, str | None]) -> None:
+        """Write the new text of each of these schedules (None: it is removed); `write` commits them."""
+        with self.explained():
+            if self._connection is None:
+                self._create()
+            self._has_schedules = True
+            self._rows(_SCHEDULES)
+            for name, text in changes.items():
+                if text is None:
+                    self._rows("DELETE FROM schedules WHERE name = ?", name)
+                else:
+                    self._rows(_WRITE_SCHEDULE, name, text)
 
     # --- content ------------------------------------------------------------------------------------
 

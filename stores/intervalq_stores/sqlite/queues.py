@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 
+from intervalq.errors import CorruptState
 from intervalq.rules import State
 from intervalq.store import wall_clock
 from intervalq_stores._files.advice import Advice, advise
-from intervalq_stores._files.jobs import PairJob, StepJob
+from intervalq_stores._files.jobs import PairJob, StepJob, SwapJob
 from intervalq_stores._files.json_records import broken, parse, renewed, state_of
 from intervalq_stores._files.store import FileStore, stamp
 from intervalq_stores._files.worker_thread import Job
@@ -42,8 +43,12 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
 
     def _batch(self, jobs: list[Job]) -> None:
         changes: dict[str, Change] = {}
+        schedules: dict[str, str | None] = {}
         sweep: int | None = None
         for job in jobs:
+            if isinstance(job, SwapJob):
+                self._swap(job, schedules)
+                continue
             assert isinstance(job, StepJob | PairJob)
             names = (job.queue,) if isinstance(job, StepJob) else (job.queue, job.common)
             texts = [changes[name].text if name in changes else self._database.read(name) for name in names]
@@ -57,7 +62,21 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
                 if made[0] is not None and texts[0] is None and job.now is None:
                     sweep = at  # a new record removes lapsed ones
             job.stands = job.error is not None or not changes
+        if schedules:
+            self._database.write_schedules(schedules)
         self._database.write(changes, sweep)
+
+    def _swap(self, job: SwapJob, changes: dict[str, str | None]) -> None:
+        """Change a schedule; the changes of this transaction are in `changes`."""
+        try:
+            stored = changes if job.name in changes else self._database.schedules(job.name)
+        except CorruptState as error:
+            job.error, job.stands = error, True
+            return
+        before = stored.get(job.name)
+        job.answer = job.swap(before)
+        if job.answer.text != before:
+            changes[job.name] = job.answer.text
 
     def _step(self, job: StepJob | PairJob, texts: list[object], at: int) -> list[Change | None]:
         """Do a job on one record or two; None: it changed nothing."""
@@ -100,6 +119,9 @@ class SQLiteStore(SQLiteBase[Database], FileStore):
 
     def _names(self) -> list[str]:
         return self._look(Database.names)
+
+    def _schedules(self) -> dict[str, str]:
+        return self._look(lambda database: database.schedules())
 
     def _get(self, queue: str) -> State | None:
         return self._record(queue, self._look(lambda database: database.read(queue)))[1]

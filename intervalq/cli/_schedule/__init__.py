@@ -1,0 +1,1 @@
+"""`intervalq schedule`: commands on schedules."""

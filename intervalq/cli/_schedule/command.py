@@ -1,0 +1,126 @@
+"""`intervalq schedule`: the group of commands on schedules, and all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, ClassVar, TypeVar
+
+import anyio
+import click
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from intervalq._show import as_json, escaped, print_table
+from intervalq.cli._app import Commands
+from intervalq.cli._options import examples, json_option, shared_store, store_option
+from intervalq.schedules import ScheduleInfo, Schedules
+
+R = TypeVar("R")
+
+
+class ScheduleCommands(Commands):
+    """See `intervalq schedule --help`."""
+
+    known: ClassVar[dict[str, str]] = {
+        "list": "_schedule.command:list_",
+        "next": "_schedule.command:next_",
+        "pause": "_schedule.command:pause",
+        "resume": "_schedule.command:resume",
+        "drop": "_schedule.command:drop",
+    }
+
+
+@click.group(
+    cls=ScheduleCommands, epilog=examples("intervalq schedule list", "intervalq schedule list --json")
+)
+def schedule() -> None:
+    """Show and change schedules."""
+
+
+def _on(store: str | None, action: Callable[[Schedules], Awaitable[R]]) -> R:
+    """Run an action on the schedules of a store that other processes can see, too.
+
+    Raises:
+        InvalidOption: it is in memory, which ends with this process.
+    """
+    shared_store(store)
+
+    async def do() -> R:
+        async with Schedules(store) as schedules:
+            return await action(schedules)
+
+    return anyio.run(do)
+
+
+@click.command("list", epilog=examples("intervalq schedule list", "intervalq schedule list --json"))
+@store_option
+@json_option
+def list_(store: str | None, *, as_json_: bool) -> None:
+    """List all schedules, with their last and next times.
+
+    With --json, each schedule is one line.
+    """
+    found = _on(store, lambda schedules: schedules.inspect_all())
+    if as_json_:
+        for info in found:
+            click.echo(as_json(_as_dict(info)))
+    elif found:
+        made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for column in ("schedule", "occurs", "state", "last", "next"):
+            made.add_column(column, no_wrap=True)
+        for info in found:
+            state = "paused" if info.paused else "running" if info.running else "waiting"
+            upcoming = _time(info.upcoming[0]) if info.upcoming else "never"
+            made.add_row(escaped(info.name), escaped(info.plan), state, _time(info.last), upcoming)
+        print_table(made)
+    else:
+        click.echo("no schedules")
+
+
+@click.command("next", epilog=examples("intervalq schedule next nightly -n 3"))
+@click.argument("name")
+@click.option("-n", "count", default=10, show_default=True, type=click.IntRange(1, 1_000), help="How many.")
+@store_option
+@json_option
+def next_(name: str, count: int, store: str | None, *, as_json_: bool) -> None:
+    """Show the next times of a schedule, in its time zone."""
+    info = _on(store, lambda schedules: schedules.inspect(name, upcoming=count))
+    if as_json_:
+        click.echo(as_json(_as_dict(info)))
+        return
+    for time in info.upcoming:
+        click.echo(_time(time))
+
+
+@click.command(epilog=examples("intervalq schedule pause nightly"))
+@click.argument("name")
+@store_option
+def pause(name: str, store: str | None) -> None:
+    """Let a schedule not fire until it is resumed."""
+    _on(store, lambda schedules: schedules.pause(name))
+
+
+@click.command(epilog=examples("intervalq schedule resume nightly"))
+@click.argument("name")
+@store_option
+def resume(name: str, store: str | None) -> None:
+    """End a pause; what it held back is not made up for."""
+    _on(store, lambda schedules: schedules.resume(name))
+
+
+@click.command(epilog=examples("intervalq schedule drop nightly"))
+@click.argument("name")
+@store_option
+def drop(name: str, store: str | None) -> None:
+    """Forget a schedule; a process that still runs it creates it again."""
+    _on(store, lambda schedules: schedules.drop(name))
+
+
+def _time(time: datetime | None) -> str:
+    return "never" if time is None else f"{time:%a} {time.isoformat(sep=' ', timespec='seconds')}"
+
+
+def _as_dict(info: ScheduleInfo) -> dict[str, Any]:
+    last = None if info.last is None else info.last.isoformat()
+    return info._asdict() | {"last": last, "upcoming": [time.isoformat() for time in info.upcoming]}

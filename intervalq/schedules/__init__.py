@@ -1,0 +1,6 @@
+"""Schedules: functions that are called at times, each time by one of many processes."""
+
+from intervalq.schedules._handle import ScheduleInfo, ScheduleOptions, Schedules
+from intervalq.schedules._occurrence import Occurrence
+
+__all__ = ["Occurrence", "ScheduleInfo", "ScheduleOptions", "Schedules"]

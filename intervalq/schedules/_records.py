@@ -1,0 +1,128 @@
+"""The records of schedules as one process knows them, the store's clock, and changes by compare-and-swap."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+
+from intervalq._timing.clock import CLOCK
+from intervalq.errors import CorruptState, VersionMismatch
+from intervalq.schedules._times.plan import Plan, plan_of
+from intervalq.schedules.rules import BadRecord, NewerRecord, Record
+from intervalq.store import SchedulesWaking, Scheduling
+
+Change = Callable[[Record | None, int], Record | None]
+"""Takes the record (None: there is none) and the store's clock; returns the record to keep."""
+
+
+class Records:
+    """What is known of the records in a store."""
+
+    def __init__(self, store: Scheduling, url: str) -> None:
+        self._store: Final = store
+        self._url = url
+        self._texts: dict[str, str | None] = {}
+        self._now = self._received = 0
+
+    def get(self, name: str) -> Record | None:
+        """The record of a schedule, as it is known; None: there is none.
+
+        Raises:
+            CorruptState: it was not written by intervalq.
+            VersionMismatch: it was written by a newer version.
+        """
+        text = self._texts.get(name)
+        if text is None:
+            return None
+        try:
+            return Record.from_text(text)
+        except NewerRecord as error:
+            raise VersionMismatch(self._url, f"schedule {name!r}: {error}: upgrade intervalq here") from error
+        except BadRecord as error:
+            raise self._corrupt(name, error) from error
+
+    def plan(self, name: str, record: Record) -> Plan:
+        """The plan in a record.
+
+        Raises:
+            CorruptState: it can't be read.
+        """
+        try:
+            return plan_of(record.plan)
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._corrupt(name, f"its plan can't be read: {error}") from error
+
+    def now(self) -> int:
+        """The store's clock, as it is known: never ahead of it, unless it was set back."""
+        return self._now + CLOCK.get().now() - self._received
+
+    def local(self, instant: int) -> int:
+        """When the process's own clock will show that the store's has reached this instant."""
+        return self._received + instant - self._now
+
+    @property
+    def names(self) -> list[str]:
+        """The schedules whose records are known, sorted."""
+        return sorted(name for name, text in self._texts.items() if text is not None)
+
+    async def look(self, names: Collection[str] | None = None) -> set[str]:
+        """Read the records of these schedules, or of all (None). Returns the names of those that changed."""
+        found = await self._store.read_schedules(names)
+        self._read(found.now)
+        before = dict(self._texts)
+        if names is None:
+            self._texts = {}
+        self._texts |= dict.fromkeys(names or (), None) | found.texts
+        return {name for name in {*before, *self._texts} if before.get(name) != self._texts.get(name)}
+
+    async def swap(self, name: str, record: Record | None, *, earliest: int = 0) -> bool:
+        """Replace the known record of a schedule; returns whether it was still the stored one.
+
+        Whatever is stored is known afterwards. Nothing is done before `earliest` on the store's clock.
+        """
+        text = None if record is None else record.to_text()
+        answer = await self._store.swap_schedule(name, self._texts.get(name), text, earliest=earliest)
+        self._read(answer.now)
+        self._texts[name] = answer.text
+        return answer.done
+
+    async def change(self, name: str, change: Change) -> Record | None:
+        """Apply a change to the record of a schedule, as often as others are faster; returns the record."""
+        while True:
+            before = self.get(name)
+            after = change(before, self.now())
+            if after == before or await self.swap(name, after):
+                return after
+
+    async def drop(self, name: str) -> None:
+        """Remove the record of a schedule, whatever it is."""
+        while not await self.swap(name, None):
+            pass
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """A context with a function that waits until a record may have changed: for ever if nobody tells."""
+        if isinstance(self._store, SchedulesWaking):
+            async with self._store.schedule_changes() as changed:
+                yield changed
+        else:
+            yield anyio.sleep_forever
+
+    @property
+    def need_looks(self) -> bool:
+        """Whether time brings changes that nobody tells of. In virtual time, clocks are never set."""
+        return CLOCK.get().goes_on or not isinstance(self._store, SchedulesWaking)
+
+    def _read(self, now: int) -> None:
+        """Note a reading of the store's clock, which has arrived just now."""
+        self._now, self._received = now, CLOCK.get().now()
+
+    def _corrupt(self, name: str, why: object) -> CorruptState:
+        return CorruptState(
+            self._url,
+            f"the record of schedule {name!r} was not written by intervalq; it is left as it is: {why}. Drop "
+            "the schedule to begin anew",
+        )

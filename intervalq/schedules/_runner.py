@@ -1,0 +1,193 @@
+"""The loop of one schedule in a process: wait for the next occurrence, take it, run the function."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from intervalq._timing.clock import CLOCK
+from intervalq._timing.outage import LoopOutage
+from intervalq._timing.wakeable_sleep import WakeableSleep
+from intervalq.errors import StoreError, StoreUnavailable
+from intervalq.schedules import _lease
+from intervalq.schedules._choice import Choice, choose
+from intervalq.schedules._occurrence import Occurrence
+from intervalq.schedules._records import Records
+from intervalq.schedules._task import ScheduledTask
+from intervalq.schedules._times.plan import Plan
+from intervalq.schedules.rules import Record, declare, fire, skip
+
+log: Final = logging.getLogger("intervalq")
+
+_HELD: Final = 1_000_000
+"""Microseconds between two looks at an occurrence that waits for the end of an earlier run."""
+
+_PAUSE: Final = 5.0
+"""The longest pause between two attempts to reach the store, in seconds."""
+
+
+class Runner:
+    """One schedule in one process."""
+
+    def __init__(self, task: ScheduledTask, records: Records, group: TaskGroup) -> None:
+        self._task = task
+        self._records = records
+        self._group = group
+        self._sleep = WakeableSleep(CLOCK.get())
+        self._process = secrets.token_hex(8)
+        self._before: Record | None = None
+        """The record from which this process last tried to take an occurrence."""
+        self._started: int | None = None
+        """The last occurrence that this process has started."""
+        self._late = 0
+        """The last occurrence that was too late for its grace."""
+
+    def wake(self) -> None:
+        """Look at the record again: it has changed, or the store's clock has."""
+        self._sleep.wake()
+
+    async def follow(self) -> None:
+        """Run the schedule until cancelled."""
+        outage = LoopOutage(_PAUSE)
+        try:
+            while not await self._with_patience(outage, self._declare):
+                pass
+            while True:
+                await self._with_patience(outage, self._step)
+        except StoreError:
+            log.exception("schedule %r doesn't run any more in this process", self._task.name)
+            raise
+        finally:
+            self._sleep.end()
+
+    async def _with_patience(self, outage: LoopOutage, step: Callable[[], Awaitable[None]]) -> bool:
+        """Do a step, and return whether that was possible; if the store doesn't answer, pause.
+
+        After that, it is unknown what the step has done, so the next one begins with a look.
+        """
+        try:
+            if outage:
+                await self._records.look([self._task.name])
+            await step()
+        except StoreUnavailable as error:
+            if not outage:
+                log.warning("schedule %r: %s; trying again", self._task.name, error)
+            outage.failed()
+            await outage.pause()
+            return False
+        outage.ended()
+        return True
+
+    async def _declare(self) -> None:
+        """Make sure that the record has the plan of this program, which started last."""
+        text = self._task.plan.to_text()
+        await self._records.change(self._task.name, lambda record, now: declare(record, text, now))
+
+    async def _step(self) -> None:
+        """Do what is to be done now, or sleep until there is something."""
+        name, record = self._task.name, self._records.get(self._task.name)
+        if record is None:  # dropped, or lost by the store
+            await self._declare()
+            return
+        if record.holder == self._holder(record.fired) and record.fired != self._started:
+            self._start(record)
+            return
+        if record.paused:
+            await self._sleep.until(math.inf)
+            return
+        now, plan = self._records.now(), self._records.plan(name, record)
+        choice = choose(name, plan, max(record.through, self._late), now, self._task.misfire)
+        if choice is None:
+            await self._sleep.until(math.inf)
+        elif choice.due > now:
+            await self._sleep.until(self._records.local(choice.due))
+        else:
+            await self._take(record, choice, now)
+
+    async def _take(self, record: Record, choice: Choice, now: int) -> None:
+        task, records = self._task, self._records
+        outcome = fire(
+            record,
+            choice.scheduled,
+            choice.due,
+            now,
+            self._holder(choice.scheduled),
+            grace=task.grace,
+            lease=0 if task.overlap == "allow" else _lease.LEASE,
+            wait=task.overlap == "wait",
+        )
+        if outcome.verdict == "ours":
+            self._before = record
+            await records.swap(task.name, outcome.record, earliest=choice.due)
+        elif outcome.verdict == "held" and task.overlap == "skip":
+            log.info("schedule %r: %s is skipped, an earlier run goes on", task.name, self._time(choice))
+            await records.swap(task.name, skip(record, choice.scheduled))
+        elif outcome.verdict == "held":
+            until = min(record.until, now + _HELD) if records.need_looks else record.until
+            await self._sleep.until(records.local(until))
+            await records.look([task.name])
+        else:
+            assert outcome.verdict == "misfire", outcome
+            log.warning("schedule %r: %s is missed, it is too late", task.name, self._time(choice))
+            self._late = choice.scheduled
+
+    def _start(self, taken: Record) -> None:
+        """Start the function of the occurrence that this process has taken, once."""
+        assert self._before is not None
+        assert taken.fired is not None
+        self._started = taken.fired
+        plan: Plan = self._records.plan(self._task.name, taken)
+        due = plan.due(self._task.name, taken.fired)
+        occurrence = Occurrence.of(self._task.name, plan, self._before, taken, due)
+        self._group.start_soon(self._run, occurrence, taken)
+
+    async def _run(self, occurrence: Occurrence, taken: Record) -> None:
+        async def call() -> None:
+            await self._task.call(occurrence)
+
+        try:
+            if taken.running:
+                await _lease.run(self._records, self._task.name, taken.holder, call)
+                self.wake()
+            else:
+                await call()
+        except Exception:
+            log.exception("schedule %r: the function failed at %s", self._task.name, occurrence.scheduled)
+
+    def _holder(self, scheduled: int | None) -> str:
+        """The name by which this process takes an occurrence: after a lost answer it knows its own again."""
+        return f"{self._process}.{scheduled}"
+
+    def _time(self, choice: Choice) -> str:
+        return f"{self._task.plan.time(choice.scheduled):%Y-%m-%d %H:%M:%S %Z}"
+
+
+async def look_often(records: Records, runners: dict[str, Runner], seconds: float) -> None:
+    """Look at the records of all schedules of a process when they change, and every so many seconds.
+
+    Those that changed are woken, and all of them if the store's clock has been set.
+    """
+    async with records.changes() as changed:
+        ahead = records.local(0)
+        while True:
+            with anyio.move_on_after(seconds if records.need_looks else math.inf):
+                await changed()
+            try:
+                others = await records.look([*runners])
+            except StoreUnavailable as error:
+                log.warning("the records of schedules can't be read: %s; trying again", error)
+                continue
+            before, ahead = ahead, records.local(0)
+            stepped = abs(ahead - before) > _STEPPED
+            for name in runners if stepped else others & {*runners}:
+                runners[name].wake()
+
+
+_STEPPED: Final = 50_000
+"""By how many microseconds the store's clock must have moved for all schedules to look at it again."""

@@ -1,0 +1,74 @@
+"""Schedules in PostgreSQL: texts in rows of a table, compared by a function beside it (schedules.sql)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from intervalq.store import StoredSchedules, Swapped
+from intervalq_stores.postgres._connection import Server
+from intervalq_stores.postgres._schema import Schema
+
+if TYPE_CHECKING:
+    from intervalq_stores.postgres._connection import Connection
+
+SCHEMA: Final = 1
+"""The version of the schedules in schema `intervalq`; schedules.sql says when to increment it."""
+
+_VERSION: Final = b"select number from intervalq.schedules_version"
+_READ: Final = b"select * from intervalq.schedule_texts(%s::text[], %s::bigint)"
+_SWAP: Final = b"select * from intervalq.schedule_swap(%s::text, %s::text, %s::text, %s::bigint, %s::bigint)"
+_PATIENCE: Final = 5.0  # seconds that a call may take in all
+_TURNS: Final = 5
+
+
+class PostgresSchedules:
+    """One statement per call, on a connection of its own that is made when schedules are first used."""
+
+    def __init__(self, url: str) -> None:
+        what = "the schedules of schema intervalq have"
+        schema = Schema("schedules", SCHEMA, "intervalq.schedules_version", _VERSION, what)
+        self._server = Server(url, schema)
+        self._connection: Connection | None = None
+
+    async def read(self, names: Collection[str] | None, now: int | None) -> StoredSchedules:
+        """See `Scheduling.read_schedules`."""
+        (at, *_), *rows = await self._ask(_READ, None if names is None else [*names], now)
+        return StoredSchedules(at, {name: text for _, name, text in rows})
+
+    async def swap(
+        self, name: str, known: str | None, text: str | None, earliest: int, now: int | None
+    ) -> Swapped:
+        """See `Scheduling.swap_schedule`."""
+        [(done, at, stored)] = await self._ask(_SWAP, name, known, text, earliest, now)
+        return Swapped(done, at, stored)
+
+    async def close(self) -> None:
+        """Close the connection; it is made again when it is needed again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _ask(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of one statement. It is repeated only if it was certainly not done."""
+        retried = self._server.retried(lambda whole: self._ask_once(sql, values, whole=whole), _TURNS)
+        return await self._server.within(retried, _PATIENCE)
+
+    async def _ask_once(
+        self, sql: bytes, values: tuple[object, ...], *, whole: bool
+    ) -> list[tuple[Any, ...]]:
+        # Taken out while in use, so that after any failure nobody else reads its answer.
+        connection, self._connection = self._connection, None
+        connection = connection or await self._server.open(whole=whole)
+        try:
+            rows = await (await connection.execute(sql, values)).fetchall()
+        except BaseException:
+            await connection.close()
+            raise
+        await self._keep(connection)
+        return rows
+
+    async def _keep(self, connection: Connection) -> None:
+        spare, self._connection = self._connection, connection
+        if spare is not None:  # two were in use at the same time
+            await spare.close()

@@ -1,0 +1,62 @@
+"""The commands on schedules, as people and as programs use them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+from intervalq.cli._app import run_app
+from intervalq.schedules import Schedules
+from intervalq.schedules.sync import Schedules as BlockingSchedules
+
+
+def test_schedules_are_shown_paused_and_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    monkeypatch.setenv("INTERVALQ_STORE", url)
+
+    def run(*args: str, code: int = 0) -> str:
+        assert run_app(["schedule", *args]) == code
+        shown = capsys.readouterr()
+        return shown.err if code else shown.out
+
+    assert run("list") == "no schedules\n"
+
+    async def declare() -> None:
+        async with Schedules(url) as schedules:
+            schedules.cron("30 2 * * *", timezone="Europe/Berlin", name="nightly", window="22:00-06:00")(
+                print
+            )
+            async with anyio.create_task_group() as group:
+                group.start_soon(schedules.run)
+                while not await schedules.inspect_all():
+                    pass
+                group.cancel_scope.cancel()
+
+    anyio.run(declare)
+    listed = run("list")
+    assert "nightly" in listed
+    assert "cron 30 2 * * *, Europe/Berlin, window 22:00-06:00" in listed
+    assert "waiting" in listed
+    times = run("next", "nightly", "-n", "3").splitlines()
+    assert len(times) == 3
+    assert all(" 02:30:00+0" in time for time in times)
+    run("pause", "nightly")
+    assert "paused" in run("list")
+    run("resume", "nightly")
+    (line,) = run("list", "--json").splitlines()
+    info = json.loads(line)
+    assert (info["name"], info["paused"], info["last"], len(info["upcoming"])) == ("nightly", False, None, 1)
+    assert json.loads(run("next", "nightly", "--json"))["upcoming"][:1] == info["upcoming"]
+    with BlockingSchedules(url) as schedules:
+        schedules.pause("nightly")
+        assert schedules.inspect("nightly", upcoming=2).paused
+        schedules.resume("nightly")
+        assert [info.paused for info in schedules.inspect_all()] == [False]
+    run("drop", "nightly")
+    assert "no schedule 'nightly'" in run("next", "nightly", code=1)
+    assert "memory" in run("list", "--store", "memory://", code=2)

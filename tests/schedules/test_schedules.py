@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
+
+import anyio
+import pytest
+from cronsim import CronSim
+
+from intervalq import IntervalQueue
+from intervalq.errors import InvalidName, InvalidOption, ScheduleNotFound, UnsupportedOperation
+from intervalq.schedules import Schedules
+from intervalq.schedules._times.plan import Plan
+from intervalq.testing.virtual import virtual_micros
+from intervalq_stores.memory.queues import MemoryStore
+from schedules.world import BEGIN, DAY, HOUR, MINUTE, World, hourly, run
+
+ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
+
+
+def test_a_year_with_both_changes_of_daylight_saving_in_three_zones() -> None:
+    """Three processes: each occurrence fires once, and a process asks the store for it at most once."""
+
+    def declare(schedules: Schedules, note: Callable[..., object]) -> None:
+        for zone in ZONES:
+            name = zone.partition("/")[2]
+            nightly = schedules.cron("30 2 * * *", timezone=zone, name=name, overlap="allow")
+            nightly(note)
+
+    async def year() -> None:
+        world = World()
+        async with world.process(declare), world.process(declare), world.process(declare):
+            await anyio.sleep(365 * DAY)
+        times = Counter((occurrence.name, occurrence.scheduled) for _, occurrence in world.fired)
+        start = datetime.fromtimestamp(1e9, UTC)
+        expected = []
+        for zone in ZONES:
+            for time in CronSim("30 2 * * *", start.astimezone(Plan(timezone=zone, interval=1).zone)):
+                if time > start + timedelta(365):
+                    break
+                expected.append((zone.partition("/")[2], time))
+        assert times == Counter(expected)
+        assert len(expected) == 3 * 365
+        for line in world.lines:
+            assert line.calls["swap"] <= len(expected) + 2 * len(ZONES)  # and one or two to declare each
+        assert not [occurrence for _, occurrence in world.fired if occurrence.missed]
+
+    run(year)
+
+
+@pytest.mark.parametrize(
+    ("misfire", "fired", "missed"),
+    [
+        ("skip", [2, 3, 8], [[], [], [4, 5, 6, 7]]),
+        ("once", [2, 3, 7, 8], [[], [], [4, 5, 6], []]),
+        ("all", [2, 3, 4, 5, 6, 7, 8], [[]] * 7),
+    ],
+)
+def test_occurrences_that_come_too_late(misfire: str, fired: list[int], missed: list[list[int]]) -> None:
+    """No process runs from 03:46 to 07:46: 4, 5, 6 and 7 o'clock are missed."""
+
+    async def main() -> None:
+        world = World()
+        overlap = "wait" if misfire == "all" else "skip"
+        declare = partial(hourly, misfire=misfire, overlap=overlap)
+        async with world.process(declare):
+            await anyio.sleep(2 * HOUR)
+        await anyio.sleep(4 * HOUR)
+        async with world.process(declare):
+            await anyio.sleep(HOUR)
+        assert world.hours == fired
+        hours = [[round((time - BEGIN).total_seconds() // HOUR) for time in o.missed] for _, o in world.fired]
+        assert hours == missed
+        assert [o.fence for _, o in world.fired] == [*range(1, len(fired) + 1)]
+
+    run(main)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_within_its_grace_an_occurrence_fires_late(late: bool) -> None:
+    async def main() -> None:
+        world = World()
+        async with world.process(partial(hourly, grace="10m")):
+            await anyio.sleep(HOUR)
+        await anyio.sleep(24 * MINUTE if late else 22 * MINUTE)  # 03:10:40 or 03:08:40
+        async with world.process(partial(hourly, grace="10m")):
+            await anyio.sleep(1)
+        assert world.hours == ([2] if late else [2, 3])
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "begun"),
+    [("skip", [2, 5]), ("wait", [2, 4.5, 7]), ("allow", [2, 3, 4, 5, 6, 7])],
+)
+def test_runs_that_would_overlap(overlap: str, begun: list[float]) -> None:
+    """The function takes two hours and a half. With `wait`, only the last of those that wait fires."""
+
+    async def main() -> None:
+        world, starts = World(), []
+
+        def declare(schedules: Schedules, note: Callable[..., object]) -> None:
+            async def slow() -> None:
+                starts.append(virtual_micros())
+                await anyio.sleep(2.5 * HOUR)
+
+            hourly(schedules, slow, overlap=overlap, grace="1s")
+
+        async with world.process(declare), world.process(declare):
+            await anyio.sleep(5.5 * HOUR)
+        hours = [(start / 1e6 - BEGIN.timestamp()) / HOUR for start in starts]
+        assert [round(hour, 2) for hour in hours] == begun
+
+    run(main)
+
+
+def test_pause_resume_and_drop() -> None:
+    async def main() -> None:
+        world = World()
+        control = Schedules(world.store)
+        async with world.process(hourly), world.process(hourly):
+            await anyio.sleep(HOUR)  # 02:46
+            await control.pause("hourly")
+            await anyio.sleep(2 * HOUR)
+            info = await control.inspect("hourly", upcoming=2)
+            assert info.paused
+            assert [time.hour for time in info.upcoming] == [5, 6]
+            await control.resume("hourly")
+            await anyio.sleep(HOUR)  # 05:46
+            await control.drop("hourly")
+            await anyio.sleep(HOUR)  # created again by those that run it
+        assert world.hours == [2, 5, 6]
+        assert [o.missed for _, o in world.fired] == [(), (), ()]
+        assert [o.fence for _, o in world.fired] == [1, 2, 1]
+        assert [info.name for info in await control.inspect_all()] == ["hourly"]
+        await control.drop("hourly")
+        for call in (control.pause, control.resume, control.drop, control.inspect):
+            with pytest.raises(ScheduleNotFound, match="hourly"):
+                await call("hourly")
+
+    run(main)
+
+
+def test_the_process_that_starts_last_changes_when_it_occurs_for_all() -> None:
+    """Nothing of the past counts under the new plan, and the fencing numbers go on."""
+
+    async def main() -> None:
+        world = World()
+
+        def often(schedules: Schedules, note: Callable[..., object]) -> None:
+            schedules.every("20m", name="hourly")(note)
+
+        async with world.process(hourly):
+            await anyio.sleep(HOUR)
+            async with world.process(often) as line:
+                line.failing_swaps = 3
+                await anyio.sleep(10)
+            await anyio.sleep(HOUR)
+        assert [f"{time:%H:%M}" for time in world.times] == ["02:00", "03:00", "03:20", "03:40"]
+        assert [number for number, _ in world.fired] == [0] * 4
+        assert [o.missed for _, o in world.fired] == [()] * 4
+        assert [o.fence for _, o in world.fired] == [1, 2, 3, 4]
+
+    run(main)
+
+
+def test_a_queue_paces_what_is_made_up_for() -> None:
+    async def main() -> None:
+        world, starts = World(), []
+
+        def declare(schedules: Schedules, _: object) -> None:
+            async def note() -> None:
+                starts.append(virtual_micros())
+
+            queue = IntervalQueue("q", interval="10s", store=MemoryStore(clock=virtual_micros))
+            hourly(schedules, note, misfire="all", overlap="allow", queue=queue)
+
+        async with world.process(declare):
+            await anyio.sleep(1)
+        await anyio.sleep(5 * HOUR)
+        async with world.process(declare):
+            await anyio.sleep(2 * MINUTE)
+        assert len(starts) == 5
+        gaps = [round((later - sooner) / 1e6) for sooner, later in pairwise(starts)]
+        assert gaps == [10] * 4
+
+    run(main)
+
+
+def test_what_is_wrong_with_a_declaration_is_said_at_once() -> None:
+    schedules = Schedules("memory://")
+    for options, why in (
+        ({"misfire": "later"}, "skip, once, all"),
+        ({"overlap": "no"}, "skip, wait, allow"),
+        ({"misfire": "all"}, "contradict"),
+    ):
+        with pytest.raises(InvalidOption, match=why):
+            schedules.every("1h", **options)  # type: ignore[arg-type] # wrong on purpose
+
+    async def two(one: object, other: object) -> None: ...
+
+    for function, why in ((two, "only argument"), (5, "not a function")):
+        with pytest.raises(InvalidOption, match=why):
+            schedules.every("1h", name="s")(function)  # type: ignore[type-var] # wrong on purpose
+    with pytest.raises(InvalidName, match="name of a schedule"):
+        schedules.every("1h")(lambda: None)
+    schedules.every("1h", name="s")(print)
+    with pytest.raises(InvalidOption, match="already"):
+        schedules.every("1h", name="s")(print)
+    with pytest.raises(InvalidOption, match="no schedule to run"):
+        anyio.run(Schedules("memory://").run)
+
+
+def test_a_store_without_schedules_says_so() -> None:
+    class Plain:
+        url = "plain://"
+
+        async def apply(self) -> None: ...
+        async def names(self) -> None: ...
+        async def aclose(self) -> None: ...
+
+    with pytest.raises(UnsupportedOperation, match="keeps no schedules"):
+        Schedules(Plain())  # type: ignore[arg-type] # a store of another package
+
+
+def test_what_was_skipped_does_not_fire_in_a_process_that_starts_within_the_grace() -> None:
+    async def main() -> None:
+        world = World()
+
+        async def slow() -> None:
+            await anyio.sleep(HOUR + 30)  # from 02:00:00 to 03:00:30
+
+        async with world.process(lambda schedules, _: hourly(schedules, slow)):
+            await anyio.sleep(74 * MINUTE)  # 03:00:40
+            async with world.process(hourly):
+                await anyio.sleep(MINUTE)
+        assert world.fired == []
+
+    run(main)
