@@ -86,6 +86,7 @@ def stage_of(spec: Spec, *, canary: bool = True) -> Transform:
             queue=spec.queue,
             key=spec.input.key,
             run=spec.name,
+            large_answers=Layout(spec.output).answers,
             concurrency=call.concurrency,
             window=call.window,
             on_unknown=call.on_unknown,

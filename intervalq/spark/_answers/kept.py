@@ -24,6 +24,9 @@ _WRITERS: Final[list[tuple[type | tuple[type, ...], str, Callable[[Any], Any]]]]
 ]
 """Types that JSON doesn't have; a datetime is a date, too, so it comes first."""
 
+IN_FILE: Final = "$file"
+"""The key of an object that stands for an answer in a file, which it names."""
+
 LISTS: Final = (list, tuple, set, frozenset, range)
 """Types whose values count as lists."""
 
@@ -38,6 +41,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "$uuid": UUID,
     "$map": lambda pairs: {_read_key(key): read_answer(value) for key, value in pairs},
 }
+_MARKS: Final = {*_READERS, IN_FILE}
 
 
 def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
@@ -96,7 +100,7 @@ def _written_scalar(value: str | float | bool | None) -> Any:  # noqa: ANN401 - 
 
 
 def _written_map(value: Mapping[Any, Any]) -> dict[str, Any]:
-    is_marked = len(value) == 1 and next(iter(value)) in _READERS  # it would be read as something else
+    is_marked = len(value) == 1 and next(iter(value)) in _MARKS  # it would be read as something else
     if not is_marked and all(type(key) is str for key in value):
         return {key: written_answer(item) for key, item in value.items()}
     return {"$map": [[written_answer(key), written_answer(item)] for key, item in value.items()]}

@@ -35,6 +35,8 @@ class Job:
     has_ledger: bool
     ledger_url: str | None = field(repr=False)  # with its secrets
     codec: Codec | None = field(repr=False)
+    large_answers: str | None
+    """A folder; None: beside the ledger, if that is a file."""
     again: bool
     replay: bool
     canary: bool

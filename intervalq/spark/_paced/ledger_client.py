@@ -6,17 +6,19 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
 import anyio
 import pyarrow as pa
+from anyio import to_thread
 
 from intervalq._spec.codec import encoded, read
 from intervalq._timing.backends import Waker, spawn, wakers
 from intervalq._timing.heartbeat import Heartbeat
 from intervalq._timing.outage import LoopOutage
-from intervalq.errors import BadResult, RunChanged, StoreUnavailable, short
+from intervalq.errors import BadResult, RunChanged, StoreUnavailable, UnreadableValue, short
+from intervalq.ledger._large import LargeAnswers, beside
 from intervalq.ledger.rules import (
     MAX_ROWS,
     MAX_VALUE,
@@ -35,7 +37,7 @@ from intervalq.ledger.rules import (
 )
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.spark._answers.earlier import reader
-from intervalq.spark._answers.kept import read_answer, written_answer
+from intervalq.spark._answers.kept import IN_FILE, read_answer, written_answer
 from intervalq.spark._paced.handoff import Stamp
 from intervalq.spark._paced.job import Job
 from intervalq.spark._paced.trial import UNFIT
@@ -53,8 +55,8 @@ _MAX_AT_ONCE: Final = 1 << 22
 """The most characters of results in one command: large ones must not block the store for others."""
 
 
-NO_ANSWER: Final = object()
-"""Stands for the answer of a call that failed."""
+Kept: TypeAlias = dict[str, Any]
+"""An answer as it is kept, and its schema; empty if a call failed."""
 
 
 class End(NamedTuple):
@@ -84,6 +86,8 @@ class Claims:
         self._fits = fits
         self._cancelled = cancelled
         self._earlier = reader(pa.struct(list(job.columns)))
+        folder = job.large_answers or beside(store.url)
+        self._large = None if folder is None else LargeAnswers(folder, job.run)
         self._session = uuid4().hex
         self._expiry = int(_EXPIRY * 1e6)
         self._heartbeat = Heartbeat(self._renew, _EXPIRY)
@@ -116,7 +120,7 @@ class Claims:
         outdated = [
             key
             for key, verdict in zip(keys, verdicts, strict=True)
-            if self._again and verdict.failed and self._is_outdated(key, verdict.value)
+            if self._again and verdict.failed and await self._is_outdated(key, verdict.value)
         ]
         if not outdated:
             return verdicts
@@ -166,50 +170,79 @@ class Claims:
         summary = (await self._apply(Count())).summary
         return summary is not None and summary.done > 0
 
-    def failed(self, key: str, stamp: Stamp, answer: object, error: str) -> str:
-        """The text of a row that failed; without its answer, if that is too large together with the error."""
-        try:
-            return self.written(key, stamp, answer=answer, error=error)
-        except BadResult:
-            return self.written(key, stamp, error=error)
-
-    def written(self, key: str, stamp: Stamp, *, answer: object = NO_ANSWER, error: str | None = None) -> str:
-        """The text of a row's end: what its call returned, or its error, or both if the answer doesn't fit.
+    def kept(self, key: str, answer: object) -> Kept:
+        """An answer in the form in which it is kept.
 
         Raises:
-            BadResult: the answer can't be kept, because of its size or its type.
+            BadResult: it has a value of a type that can't be kept.
         """
-        data: dict[str, Any] = {} if answer is NO_ANSWER else self._written(key, answer)
+        try:
+            return {"answer": written_answer(answer), "schema": self._job.schema}
+        except (TypeError, RecursionError) as error:
+            raise BadResult(key, f"{error}: return values of JSON, dates, decimals or bytes") from None
+
+    async def failed(self, key: str, stamp: Stamp, kept: Kept, error: str) -> str:
+        """The text of a row that failed; without its answer, if that can't be kept together with the error."""
+        try:
+            return await self.written(key, stamp, kept, error)
+        except BadResult:
+            return await self.written(key, stamp, {}, error)
+
+    async def written(self, key: str, stamp: Stamp, kept: Kept, error: str | None = None) -> str:
+        """The text of a row's end: its answer, or its error, or both if the answer doesn't fit.
+
+        A large answer is written into a file, and `kept` has the name of that file from then on.
+
+        Raises:
+            BadResult: the answer is too large to be kept.
+        """
+        data = dict(kept)
         if self._job.version is not None:
             data["version"] = self._job.version
         data["log"] = list(stamp)
         if error is not None:
             data["error"] = error
+        text = self._text(data)
+        if _is_large(text) and kept:
+            data["answer"] = kept["answer"] = {IN_FILE: await self._in_file(key, kept["answer"])}
+            text = self._text(data)
+        return text
+
+    def _text(self, data: object) -> str:
         try:
             plain = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
             if not plain.isascii():
                 plain.encode()
         except UnicodeEncodeError:  # half of a pair of surrogates, as of a text that was cut off
             plain = json.dumps(data, separators=(",", ":"))
-        text = encoded(self._job.codec, plain)
-        if len(text) > MAX_VALUE // 4 and len(text.encode()) > MAX_VALUE:
+        return encoded(self._job.codec, plain)
+
+    async def _in_file(self, key: str, answer: object) -> str:
+        """Write a large answer into a file; returns its name."""
+        too_long = f"its JSON is longer than the {MAX_VALUE} bytes that a row of a ledger keeps"
+        if self._large is None:
             raise BadResult(
                 key,
-                f"its JSON is longer than the {MAX_VALUE} bytes that a ledger keeps: return a reference to "
+                f"{too_long}: give large_answers= a folder that all executors share, return a reference to "
                 "it instead, or use ledger=None",
             )
-        return text
+        try:
+            return await to_thread.run_sync(self._large.write, key, self._text(answer))
+        except OSError as error:
+            raise BadResult(
+                key, f"{too_long}, and it can't be written into {self._large.place}: {error}"
+            ) from error
 
-    def read(self, key: str, text: str) -> End:
+    async def read(self, key: str, text: str) -> End:
         """The end that a text describes.
 
         An answer that didn't fit is fitted to the present schema.
 
         Raises:
-            UnreadableValue: it was written with another codec, or damaged.
+            UnreadableValue: it was written with another codec, or damaged, or its file is gone.
             RunChanged: it was kept for another schema or version, and is not to be replayed.
         """
-        data = self._data(key, text)
+        data = await self._whole(key, self._data(key, text))
         stamp, error = Stamp(*data["log"]), data.get("error")
         if "answer" not in data:
             return End(self._of_earlier_version(key, data.get("value")), stamp, error)
@@ -228,22 +261,31 @@ class Claims:
             return End(None, stamp, f"{UNFIT}{unfit}")
 
     def _data(self, key: str, text: str) -> dict[str, Any]:
-        found: dict[str, Any] = read(self._job.codec, text, f"row {short(key)} of ledger {self._run!r}")
+        found: dict[str, Any] = read(self._job.codec, text, "row %s of ledger %r", short(key), self._run)
         return found
 
-    def _is_outdated(self, key: str, text: str) -> bool:
+    async def _whole(self, key: str, data: dict[str, Any]) -> dict[str, Any]:
+        """The same with the answer, if that is in a file."""
+        answer = data.get("answer")
+        if not isinstance(answer, dict) or IN_FILE not in answer:
+            return data
+        what = f"row {short(key)} of ledger {self._run!r}"
+        if self._large is None:
+            raise UnreadableValue(what, "its answer is in a file: give large_answers= the folder")
+        try:
+            text = await to_thread.run_sync(self._large.read, answer[IN_FILE])
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnreadableValue(what, f"its answer's file can't be read: {error}") from error
+        return {**data, "answer": await to_thread.run_sync(read, self._job.codec, text, what)}
+
+    async def _is_outdated(self, key: str, text: str) -> bool:
         data = self._data(key, text)
         if data.get("version") == self._job.version:
             return False
         if self._job.replay and "answer" in data:
-            return self._fitted(key, Stamp(), data["answer"]).error is not None
+            whole = await self._whole(key, data)
+            return self._fitted(key, Stamp(), whole["answer"]).error is not None
         return True
-
-    def _written(self, key: str, answer: object) -> dict[str, Any]:
-        try:
-            return {"answer": written_answer(answer), "schema": self._job.schema}
-        except (TypeError, RecursionError) as error:
-            raise BadResult(key, f"{error}: return values of JSON, dates, decimals or bytes") from None
 
     def _of_earlier_version(self, key: str, value: object) -> dict[str, Any] | None:
         """The columns of a result that was kept before answers were."""
@@ -291,6 +333,10 @@ class Claims:
         if answer.cancelled:
             self._cancelled()
         return answer
+
+
+def _is_large(text: str) -> bool:
+    return len(text) > MAX_VALUE // 4 and len(text.encode()) > MAX_VALUE
 
 
 class Batch(Generic[A]):

@@ -32,6 +32,7 @@ def paced(
     run: str | None = None,
     ledger: str | None = "store",
     codec: Codec | None = None,
+    large_answers: str | None = None,
     concurrency: int = 16,
     window: int = 64,
     on_unknown: Policy = "retry",
@@ -77,6 +78,9 @@ def paced(
         codec: an object with `encode(bytes)` and `decode(bytes)`, which is pickled to the executors. The
             results in the ledger pass through it, for example to be encrypted; keys don't. None: they are
             kept as JSON.
+        large_answers: the folder for answers of more than 1 MiB, which a row of a ledger can't hold: a path
+            that all executors share, or a URL such as `s3://bucket/folder`. None: beside a ledger in a file;
+            with a ledger on a server, the row of such an answer fails.
         concurrency: the most calls in flight in one task, and threads of a plain function; 1 to 10,000. A
             pace needs as many calls in flight as its rate times the latency: see `plan`.
         window: the most rows that one task holds between input and result; at least `concurrency`.
@@ -122,6 +126,7 @@ def paced(
         run=run,
         ledger=ledger,
         codec=codec,
+        large_answers=large_answers,
         concurrency=concurrency,
         window=window,
         on_unknown=on_unknown,

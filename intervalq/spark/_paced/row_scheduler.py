@@ -32,7 +32,7 @@ from intervalq.spark._paced.call import Caller
 from intervalq.spark._paced.context import CallContext, client
 from intervalq.spark._paced.handoff import Done, Exchange, Row, Stamp
 from intervalq.spark._paced.job import Job
-from intervalq.spark._paced.ledger_client import NO_ANSWER, Claims, End, ledger_store
+from intervalq.spark._paced.ledger_client import Claims, End, Kept, ledger_store
 from intervalq.spark._paced.trial import Trial
 
 _ASK_AGAIN: Final = (0.1, 1.0)
@@ -198,11 +198,13 @@ class Flow:
     async def _ask(self, rows: list[Row]) -> None:
         assert self._claims is not None
         verdicts = await self._claims.claim(tuple(row.key for row in rows))
-        mine = [row for row, verdict in zip(rows, verdicts, strict=True) if not self._settled(row, verdict)]
+        mine = [
+            row for row, verdict in zip(rows, verdicts, strict=True) if not await self._settled(row, verdict)
+        ]
         if self._error is None:
             self._put(mine)
 
-    def _settled(self, row: Row, verdict: Verdict) -> bool:
+    async def _settled(self, row: Row, verdict: Verdict) -> bool:
         """Act on a verdict; False: the row is to be called."""
         assert self._claims is not None
         if verdict.kind == "mine":
@@ -212,7 +214,7 @@ class Flow:
         if verdict.kind == "busy":
             self._busy.append(row)
         elif verdict.kind == "known":
-            self._known(row, self._claims.read(row.key, verdict.value))
+            self._known(row, await self._claims.read(row.key, verdict.value))
         elif self._job.raises:
             self.fail(UnknownOutcome(self._job.run, row.key))
         else:
@@ -300,7 +302,7 @@ class Flow:
         try:
             cost = self._caller.cost(row.data, self._queue)
         except Exception as wrong:  # noqa: BLE001 - the row's outcome
-            await self._failed(row, wrong, Stamp(), NO_ANSWER)
+            await self._failed(row, wrong, Stamp(), {})
             return
         while self._error is None:
             context.attempt += 1
@@ -318,13 +320,13 @@ class Flow:
                 return  # the task is failing, and this row is given back
             if failure is None:
                 return
-            error, stamp, answer = failure
+            error, stamp, kept = failure
             asked = requested_wait(error, bare=self._queue is not None and self._queue._usual.adapts)
             if asked is not None and slot is not None and self._queue is not None and not self._stop.is_set():
                 await self._queue._refused(slot._grant, asked)
             is_final = isinstance(error, BadResult)  # another call would fail in the same way
             if is_final or context.attempt > job.retries:
-                await self._failed(row, error, stamp, answer)
+                await self._failed(row, error, stamp, kept)
                 return
             if not asked:  # a cool-down is pause enough
                 with anyio.move_on_after(backoff(context.attempt, job.backoff)):
@@ -332,28 +334,31 @@ class Flow:
 
     async def _try(
         self, row: Row, context: CallContext, slot: Slot | None = None
-    ) -> tuple[Exception, Stamp, object] | None:
+    ) -> tuple[Exception, Stamp, Kept] | None:
         """Call a row's function in its slot; returns its error, if any, the log entry, and the answer."""
         claims = self._claims
         if claims is not None:
             if not claims.sure:
                 (verdict,) = await claims.claim((row.key,))
-                if self._settled(row, verdict):
+                if await self._settled(row, verdict):
                     return None
             if claims.marks and context.attempt == 1:
                 verdict = await claims.start(row.key)
-                if self._settled(row, verdict):
+                if await self._settled(row, verdict):
                     return None
             self._cut.add(row.key)
         started = time.time()
-        answer = NO_ANSWER
+        kept: Kept = {}
+        text = ""
         try:
             result = await self._caller.call(row.data, context)
             if slot is not None and self._queue is not None:
                 settle_by(self._job.settle, result, slot._settle, self._queue.name)
             stamp = self._stamp(context, started)
-            text = "" if claims is None else claims.written(row.key, stamp, answer=result)
-            answer = result  # it can be kept
+            if claims is not None:
+                found = claims.kept(row.key, result)
+                text = await claims.written(row.key, stamp, found)
+                kept = found  # it can be kept
             end = End(self._caller.checked(row.key, result), stamp, None)
             self._trial.fitted()  # others needn't wait until it is recorded
             if claims is None:
@@ -362,14 +367,14 @@ class Flow:
                 self._begin(self._record, row, end, text)
         except Exception as error:  # noqa: BLE001 - the row's outcome
             self._cut.discard(row.key)
-            return error, self._stamp(context, started), answer
+            return error, self._stamp(context, started), kept
         return None
 
     def _stamp(self, context: CallContext, started: float) -> Stamp:
         attempt = self._attempts.get(context.row_key, 1)
         return Stamp(context.ticket, context.due, started, time.time(), *self._here, attempt, context.attempt)
 
-    async def _failed(self, row: Row, error: Exception, stamp: Stamp, answer: object) -> None:
+    async def _failed(self, row: Row, error: Exception, stamp: Stamp, kept: Kept) -> None:
         """Handle a row whose last call failed, or gave an answer that doesn't fit."""
         end = End(None, stamp, f"{type(error).__name__}: {error}"[:_MAX_ERROR])
         if self._job.raises:
@@ -380,8 +385,8 @@ class Flow:
                 self._finish(row, *end, replayed=False)
             return
         # If a task fails, another one calls the row, except with at most once, and if there is an answer.
-        if not self._job.raises or self._claims.marks or answer is not NO_ANSWER:
-            text = self._claims.failed(row.key, stamp, answer, end.error or "")
+        if not self._job.raises or self._claims.marks or kept:
+            text = await self._claims.failed(row.key, stamp, kept, end.error or "")
             if self._job.raises:
                 await self._claims.record(row.key, text, failed=True)
             else:
@@ -395,4 +400,4 @@ class Flow:
         if verdict.value == text:
             self._finish(row, *end, replayed=False)
         else:
-            self._known(row, self._claims.read(row.key, verdict.value))
+            self._known(row, await self._claims.read(row.key, verdict.value))

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intervalq import IntervalQueue
@@ -13,6 +14,7 @@ from intervalq._queue.options import Cost, Duration, Settle, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.errors import InvalidOption, short
+from intervalq.ledger._large import file_system
 from intervalq.spark._paced.job import Errors, Job, Policy
 from intervalq.store import sound_url
 
@@ -30,6 +32,7 @@ def job_maker(
     run: str | None,
     ledger: str | None,
     codec: Codec | None,
+    large_answers: str | None,
     concurrency: int,
     window: int,
     on_unknown: Policy,
@@ -50,7 +53,7 @@ def job_maker(
     _check_ledger(ledger, queue, key, run, codec)
     _check_cost(queue, cost, settle)
     _check_policies(on_unknown, errors, log)
-    _check_answers(ledger, version, replay=replay)
+    _check_answers(ledger, version, large_answers, replay=replay)
     concurrency = whole("concurrency", concurrency, 1, 10_000)
     ours = None if queue is None else _of_tasks(queue)
     url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
@@ -66,6 +69,7 @@ def job_maker(
         has_ledger=ledger is not None,
         ledger_url=url,
         codec=checked_codec(codec),
+        large_answers=_folder(large_answers),
         again=on_unknown == "retry",
         replay=replay,
         canary=canary,
@@ -141,13 +145,26 @@ def _stop_after(given: int | None, errors: Errors) -> int | None:
     return whole("stop_after", given, 1, 1_000_000)
 
 
-def _check_answers(ledger: str | None, version: str | None, *, replay: bool) -> None:
+def _check_answers(
+    ledger: str | None, version: str | None, large_answers: str | None, *, replay: bool
+) -> None:
     if version is not None:
         parse.name(version, what="version")
-    if ledger is None and (version is not None or replay):
+    if ledger is None and (version is not None or replay or large_answers is not None):
         raise InvalidOption(
-            "version= and replay= apply to the answers in a ledger, but ledger=None keeps none: omit them"
+            "version=, replay= and large_answers= apply to the answers in a ledger, but ledger=None keeps "
+            "none: omit them"
         )
+
+
+def _folder(given: str | None) -> str | None:
+    """The folder of large answers as each executor finds it."""
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given.strip():
+        raise InvalidOption(f"large_answers={short(given)} must be a path, or a URL such as s3://bucket/folder")
+    files, path = file_system(given)
+    return given if files is not None else str(Path(path).expanduser().absolute())
 
 
 def _name_of(function: Callable[..., Any]) -> str:
