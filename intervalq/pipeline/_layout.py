@@ -12,6 +12,9 @@ from intervalq.ledger._large import file_system
 _DONE: Final = "_SUCCESS"
 """The name of the file that Spark writes when a job's output is complete."""
 
+_CALL: Final = "call.json"
+"""The name of the file that says which function and schema the published results are of."""
+
 _PUBLISHED: Final = "_PUBLISHED"
 """The name of the file that is written when all of a pass is in the tables."""
 
@@ -80,6 +83,16 @@ class Layout:
     def mark_published(self, id_: str) -> None:
         """Note that all of a pass is in the tables."""
         self._write(f"passes/pass={id_}/{_PUBLISHED}", b"")
+
+    def published_call(self) -> str | None:
+        """What `note_call` wrote last; None: nothing."""
+        with suppress(FileNotFoundError), self._files.open_input_stream(f"{self._root}/{_CALL}") as stream:
+            return bytes(stream.read()).decode()
+        return None
+
+    def note_call(self, call: str) -> None:
+        """Note by which function and schema results were made that are published now."""
+        self.write(_CALL, call.encode())
 
     def remove(self, id_: str) -> None:
         """Remove the folder of a pass. If this is interrupted, the folder counts as incomplete."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from intervalq.errors import InvalidOption, QueueNotFound, StoreUnavailable, TooManyFailures
+from intervalq.pipeline._function import Function
 from intervalq.pipeline._guard import Guard
 from intervalq.pipeline._judge import judge, write_report
 from intervalq.pipeline._layout import Layout, Pass
@@ -76,15 +78,18 @@ def stage_of(spec: Spec, *, canary: bool = True) -> Transform:
         InvalidOption: `paced` refuses something.
     """
     call = spec.call
-    for function in (call.function, call.setup):
-        if function is not None:
+    for function in (call.function, call.setup, call.cost, call.settle):
+        if isinstance(function, Function):
             function.may_travel()
     try:
         return paced(
             call.function.call,
             call.schema,
             queue=spec.queue,
+            cost=call.cost.call if isinstance(call.cost, Function) else call.cost,
+            settle=None if call.settle is None else call.settle.call,
             key=spec.input.key,
+            columns=call.columns,
             run=spec.name,
             large_answers=Layout(spec.output).answers,
             concurrency=call.concurrency,
@@ -121,9 +126,11 @@ class _Run:
 
     def run(self) -> Outcome:
         """Do the whole run, or as much as is possible until it is stopped."""
-        # Where results are published, answers have fitted before, and odd rows may be all that is left.
-        stage = stage_of(self._spec, canary=not self._layout.has("results"))
+        stage = stage_of(self._spec)
         self._check_schema()
+        # Where results of this function and schema are published, odd rows may be all that is left.
+        if self._layout.has("results") and self._layout.published_call() == self._call_text:
+            stage = stage_of(self._spec, canary=False)
         self._interval = self._pace()
         with Guard(self._spec, self._watch) as guard:
             if not self._recover(guard):
@@ -161,6 +168,9 @@ class _Run:
         ]
         if taken:
             raise InvalidOption(f"{call} has {', '.join(taken)}, which the output uses: choose other names")
+        target, version = self._spec.call.function.target, self._spec.call.version
+        described = {"function": target, "schema": given.simpleString(), "version": version}
+        self._call_text = json.dumps(described, indent=1)
 
     def _pace(self) -> float:
         """Seconds between two starts; asks the queue, so that a mismatch is reported before anything runs."""
@@ -215,6 +225,8 @@ class _Run:
             raise
         if not self._stop.is_set():
             self._publish(guard, Pass(id_, complete=True, published=False))
+            if self._passes[-1].results:
+                self._layout.note_call(self._call_text)
 
     def _tasks(self, to_call: int) -> int:
         """The number of Spark tasks that make calls: no more than there are rows."""

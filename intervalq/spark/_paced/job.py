@@ -31,6 +31,8 @@ class Job:
     function_name: str
     version: str | None
     key: str | None
+    takes: tuple[str, ...] | None
+    """The columns that the function gets; None: all."""
     run: str
     has_ledger: bool
     ledger_url: str | None = field(repr=False)  # with its secrets

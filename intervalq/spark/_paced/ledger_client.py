@@ -24,6 +24,7 @@ from intervalq.ledger.rules import (
     MAX_VALUE,
     Answer,
     Beat,
+    Cancel,
     Claim,
     Command,
     Count,
@@ -55,6 +56,9 @@ _MAX_AT_ONCE: Final = 1 << 22
 """The most characters of results in one command: large ones must not block the store for others."""
 
 
+_STOP: Final = "intervalq: a task stops this run"
+"""The key of a row that a task holds while it stops the run: nobody calls it."""
+
 Kept: TypeAlias = dict[str, Any]
 """An answer as it is kept, and its schema; empty if a call failed."""
 
@@ -85,6 +89,7 @@ class Claims:
         self._again = job.again
         self._fits = fits
         self._cancelled = cancelled
+        self._stops = False
         self._earlier = reader(pa.struct(list(job.columns)))
         folder = job.large_answers or beside(store.url)
         self._large = None if folder is None else LargeAnswers(folder, job.run)
@@ -150,8 +155,8 @@ class Claims:
         if self._heartbeat.has_begun:
             await self._apply(Leave(self._session))
 
-    async def until_idle(self) -> None:
-        """Wait, after `leave`, until no live session has a row of this run, or it is no longer cancelled.
+    async def until_idle(self) -> bool:
+        """Wait until no other session has a row of this run; returns False once it is no longer cancelled.
 
         Sessions without rows don't count: a pipeline's driver has one from beginning to end.
         """
@@ -159,11 +164,29 @@ class Claims:
         while True:
             answer = await self._apply(Count())
             if not answer.cancelled or answer.summary is None:
-                return
-            if not answer.summary.claimed + answer.summary.started:
-                return
+                return False
+            if answer.summary.claimed + answer.summary.started <= self._stops:
+                return True
             await anyio.sleep(pause)
             pause = min(2 * pause, _LOOK_AGAIN[1])
+
+    async def stop_others(self) -> None:
+        """Cancel the run for a moment, so that other tasks begin no more calls; `let_go` ends that.
+
+        This task holds a row until then, by which the others know that the run isn't cancelled for good.
+        Nothing is done if another task does this already, or the run is cancelled.
+        """
+        (verdict,) = (await self._apply(Claim(self._session, self._expiry, (_STOP,)))).verdicts
+        if verdict.kind == "mine":
+            self._stops = True
+            await self._apply(Cancel())
+
+    async def let_go(self) -> None:
+        """Undo `stop_others`."""
+        if self._stops:
+            await self._apply(Cancel(on=False))
+            await self._apply(Release(self._session, (_STOP,)))
+            self._stops = False
 
     async def has_results(self) -> bool:
         """Whether a row of this run has a result."""

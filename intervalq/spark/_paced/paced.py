@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from intervalq import IntervalQueue
@@ -29,6 +29,7 @@ def paced(
     cost: Cost | Callable[[dict[str, Any]], Cost] = 1,
     settle: Settle[Any] | None = None,
     key: str | None = None,
+    columns: Iterable[str] | None = None,
     run: str | None = None,
     ledger: str | None = "store",
     codec: Codec | None = None,
@@ -71,6 +72,8 @@ def paced(
         settle: a function of the call's result that says what it really took of limits, by unit; `cost` is
             the estimate then (see `Slot.settle`): `lambda answer: {"tokens": answer["tokens"]}`.
         key: the column whose value identifies a row: text, a whole number, or a date.
+        columns: the columns that the function gets in its row. None: all. The others stay in the DataFrame,
+            and are not turned into Python values, which takes a while if there are many.
         run: the name of this run and of its ledger: the same name continues it, a new one calls all rows
             anew.
         ledger: `"store"`: in the store of the queue. A URL: in that store. None: no ledger, for calls that
@@ -123,6 +126,7 @@ def paced(
         cost=cost,
         settle=settle,
         key=key,
+        columns=columns,
         run=run,
         ledger=ledger,
         codec=codec,
@@ -145,9 +149,10 @@ def paced(
 
     def transform(df: DataFrame) -> DataFrame:
         given, output = _schemas(df, schema, log)
-        _check_columns(df.columns, given.fieldNames(), key, order_by, log)
+        job = job_of(given)
+        _check_columns(df.columns, given.fieldNames(), (key, order_by, job.takes), log)
         source = df if order_by is None else df.sortWithinPartitions(order_by)
-        return source.mapInArrow(stage(job_of(given)), output, barrier)
+        return source.mapInArrow(stage(job), output, barrier)
 
     return transform
 
@@ -166,9 +171,13 @@ def _schemas(df: DataFrame, schema: str | StructType, log: str | None) -> tuple[
 
 
 def _check_columns(
-    there: list[str], new: list[str], key: str | None, order_by: str | None, log: str | None
+    there: list[str],
+    new: list[str],
+    used: tuple[str | None, str | None, tuple[str, ...] | None],
+    log: str | None,
 ) -> None:
-    for what, column in (("key", key), ("order_by", order_by)):
+    key, order_by, takes = used
+    for what, column in (("key", key), ("order_by", order_by), *(("columns", name) for name in takes or ())):
         if column is not None and column not in there:
             raise InvalidOption(f"{what}={column!r} is not a column: there are {', '.join(there)}")
     more = [*new, *([] if log is None else [log])]

@@ -23,13 +23,18 @@ from intervalq.spark._paced.results import Builder
 from intervalq.spark._paced.row_scheduler import Flow
 
 
+STAGE: Final = "intervalq_paced"
+"""The name of the stage's function, by which Spark's plans show it."""
+
+
 def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`."""
 
-    def paced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def intervalq_paced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_stage(job, batches)
 
-    return paced
+    assert intervalq_paced.__name__ == STAGE
+    return intervalq_paced
 
 
 def run_stage(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,11 +107,16 @@ def _read(job: Job, batches: Iterator[pa.RecordBatch], exchange: Exchange, flow:
 
 def _rows(job: Job, batch: pa.RecordBatch) -> Iterator[list[Row]]:
     step = max(1, job.window // 4)
+    given = batch if job.takes is None else batch.select(job.takes)
     for first in range(0, batch.num_rows, step):
-        part = batch.slice(first, step).to_pylist()
+        part = given.slice(first, step).to_pylist()
+        keys = [""] * len(part)
+        if job.key is not None:
+            column = batch.column(job.key).slice(first, step)
+            keys = [_text(job.key, value) for value in column.to_pylist()]
         yield [
-            Row(batch, index, data, "" if job.key is None else _text(job.key, data[job.key]))
-            for index, data in enumerate(part, first)
+            Row(batch, index, data, key)
+            for index, (data, key) in enumerate(zip(part, keys, strict=True), first)
         ]
 
 

@@ -25,6 +25,7 @@ from intervalq.errors import (
     QueueClosed,
     RowFailed,
     RunCancelled,
+    TooManyFailures,
     UnknownOutcome,
 )
 from intervalq.ledger.rules import MAX_ROWS, Verdict
@@ -40,6 +41,9 @@ _ASK_AGAIN: Final = (0.1, 1.0)
 
 _PARTING: Final = 10.0
 """Seconds that giving rows back may take; otherwise their claims expire."""
+
+_LAST: Final = 3.0
+"""Seconds after which a task fails that another one has stopped, unless Spark kills it before."""
 
 _MAX_ERROR: Final = 1_000
 
@@ -106,6 +110,8 @@ class Flow:
         self._stop.set()
         self._calls.deadline = self.loop.time() + self._job.drain
         self._wake()
+        if self._claims is not None and isinstance(error, TooManyFailures):
+            self._begin(self._claims.stop_others)
         if self._queue is not None:  # waiting jobs get an error, and tickets are given back
             self._begin(partial(self._queue.close, drain=False))
 
@@ -160,12 +166,23 @@ class Flow:
             if self._error is not None and coming:
                 await asyncio.wait(coming)
             await claims.release(tuple(self._followers.keys() - self._cut))
+        if isinstance(self._error, TooManyFailures):
+            await self._until_idle(claims)
+        with anyio.move_on_after(_PARTING), contextlib.suppress(IntervalqError):
+            await claims.let_go()
             await claims.leave()
-        if isinstance(self._error, RunCancelled):
-            # As soon as a task has failed for good, Spark kills the others, and the results of their calls in
-            # flight would be lost.
-            with anyio.move_on_after(self._job.drain + _PARTING), contextlib.suppress(IntervalqError):
-                await claims.until_idle()
+        if isinstance(self._error, RunCancelled) and not await self._until_idle(claims):
+            await anyio.sleep(_LAST)  # another task has stopped the run, and its error is the one to see
+
+    async def _until_idle(self, claims: Claims) -> bool:
+        """Wait for the other tasks of a run that is cancelled; returns False if it no longer is.
+
+        As soon as a task has failed for good, Spark kills the others, and the results of their calls in flight
+        would be lost.
+        """
+        with anyio.move_on_after(self._job.drain + _PARTING), contextlib.suppress(IntervalqError):
+            return await claims.until_idle()
+        return True
 
     # --- rows ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ def job_maker(
     cost: Cost | Callable[[dict[str, Any]], Cost],
     settle: Settle[Any] | None,
     key: str | None,
+    columns: Iterable[str] | None,
     run: str | None,
     ledger: str | None,
     codec: Codec | None,
@@ -65,6 +66,7 @@ def job_maker(
         cost=cost,
         settle=settle,
         key=key,
+        takes=_columns(columns),
         run="" if run is None else parse.name(run),
         has_ledger=ledger is not None,
         ledger_url=url,
@@ -155,6 +157,15 @@ def _check_answers(
             "version=, replay= and large_answers= apply to the answers in a ledger, but ledger=None keeps "
             "none: omit them"
         )
+
+
+def _columns(given: Iterable[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = () if isinstance(given, str) else tuple(given)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise InvalidOption(f"columns={short(given)} must be a list of different names of columns")
+    return names
 
 
 def _folder(given: str | None) -> str | None:
