@@ -27,6 +27,8 @@ _WRITERS: Final[list[tuple[type | tuple[type, ...], str, Callable[[Any], Any]]]]
 IN_FILE: Final = "$file"
 """The key of an object that stands for an answer in a file, which it names."""
 
+_AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
+
 LISTS: Final = (list, tuple, set, frozenset, range)
 """Types whose values count as lists."""
 
@@ -50,7 +52,14 @@ def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
     Raises:
         TypeError: it has a value of a type that can't be kept; the message names the type.
     """
-    if value is None or isinstance(value, bool | str | int | float):
+    kind = type(value)
+    if kind in _AS_THEY_ARE:  # most values, so these come first
+        return value
+    if kind is dict and len(value) != 1:
+        written = {key: written_answer(item) for key, item in value.items() if type(key) is str}
+        if len(written) == len(value):
+            return written
+    if isinstance(value, bool | str | int | float):
         return _written_scalar(value)
     if isinstance(value, Mapping):
         return _written_map(value)

@@ -46,6 +46,8 @@ class Job:
     stop_after: int | None
     concurrency: int
     window: int
+    most_rows: int
+    """How many rows the window may have while they end quickly."""
     retries: int
     backoff: float
     flush_rows: int

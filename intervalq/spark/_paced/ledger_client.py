@@ -63,6 +63,9 @@ Kept: TypeAlias = dict[str, Any]
 """An answer as it is kept, and its schema; empty if a call failed."""
 
 
+_WRITER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 class End(NamedTuple):
     """The end of a row: the columns of its result, or an error."""
 
@@ -98,7 +101,6 @@ class Claims:
         self._heartbeat = Heartbeat(self._renew, _EXPIRY)
         self.start = Batch[str](self._start).ask
         """Mark a row as started; it may be called only if the verdict is `mine`."""
-        self._record = Batch[Ended](self._recorded).ask
 
     @property
     def marks(self) -> bool:
@@ -132,9 +134,18 @@ class Claims:
         await self._apply(Forget(tuple(outdated), ("failed",)))
         return (await self._apply(command)).verdicts
 
-    async def record(self, key: str, text: str, *, failed: bool) -> Verdict:
-        """Record how a row ended; the verdict has the end that counts: an earlier one, if there is one."""
-        return await self._record(Ended(key, text, failed))
+    async def record(self, ends: list[Ended]) -> list[Verdict]:
+        """Record how rows ended; the verdicts have the ends that count: earlier ones, if there are any."""
+        verdicts: list[Verdict] = []
+        while len(verdicts) < len(ends):
+            size, some = 0, list[Ended]()
+            for end in ends[len(verdicts) : len(verdicts) + MAX_ROWS]:
+                size += len(end.value)
+                if some and size > _MAX_AT_ONCE:
+                    break
+                some.append(end)
+            verdicts += (await self._apply(Record(self._session, self._expiry, tuple(some)))).verdicts
+        return verdicts
 
     async def release(self, keys: tuple[str, ...]) -> None:
         """Give back rows that were not called, or whose call failed and is to be repeated."""
@@ -233,7 +244,7 @@ class Claims:
 
     def _text(self, data: object) -> str:
         try:
-            plain = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+            plain = _WRITER.encode(data)
             if not plain.isascii():
                 plain.encode()
         except UnicodeEncodeError:  # half of a pair of surrogates, as of a text that was cut off
@@ -326,18 +337,6 @@ class Claims:
 
     async def _start(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
         return (await self._apply(Start(self._session, self._expiry, keys))).verdicts
-
-    async def _recorded(self, ends: tuple[Ended, ...]) -> tuple[Verdict, ...]:
-        verdicts: list[Verdict] = []
-        while len(verdicts) < len(ends):
-            size, some = 0, list[Ended]()
-            for end in ends[len(verdicts) :]:
-                size += len(end.value)
-                if some and size > _MAX_AT_ONCE:
-                    break
-                some.append(end)
-            verdicts += (await self._apply(Record(self._session, self._expiry, tuple(some)))).verdicts
-        return tuple(verdicts)
 
     async def _apply(self, command: Command) -> Answer:
         """Send a command until it is answered: every command is safe to repeat."""

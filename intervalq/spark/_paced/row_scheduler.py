@@ -28,7 +28,7 @@ from intervalq.errors import (
     TooManyFailures,
     UnknownOutcome,
 )
-from intervalq.ledger.rules import MAX_ROWS, Verdict
+from intervalq.ledger.rules import MAX_ROWS, Ended, Verdict
 from intervalq.spark._paced.call import Caller
 from intervalq.spark._paced.context import CallContext, client
 from intervalq.spark._paced.handoff import Done, Exchange, Row, Stamp
@@ -46,6 +46,9 @@ _LAST: Final = 3.0
 """Seconds after which a task fails that another one has stopped, unless Spark kills it before."""
 
 _MAX_ERROR: Final = 1_000
+
+_MINE: Final = Verdict("mine", 1)
+"""The verdict on most rows."""
 
 
 class Flow:
@@ -77,6 +80,8 @@ class Flow:
         """How many times rows were claimed, if more than once."""
         self._cut: set[str] = set()
         """Rows whose call began and has no known end."""
+        self._to_record: list[tuple[Row, End, str]] = []
+        self._recording: asyncio.Task[None] | None = None
         self._out: list[Done] = []
         self._left = 0
         self._fed = False
@@ -216,7 +221,9 @@ class Flow:
         assert self._claims is not None
         verdicts = await self._claims.claim(tuple(row.key for row in rows))
         mine = [
-            row for row, verdict in zip(rows, verdicts, strict=True) if not await self._settled(row, verdict)
+            row
+            for row, verdict in zip(rows, verdicts, strict=True)
+            if verdict == _MINE or not await self._settled(row, verdict)
         ]
         if self._error is None:
             self._put(mine)
@@ -381,7 +388,7 @@ class Flow:
             if claims is None:
                 self._finish(row, *end, replayed=False)
             else:
-                self._begin(self._record, row, end, text)
+                self._record(row, end, text)
         except Exception as error:  # noqa: BLE001 - the row's outcome
             self._cut.discard(row.key)
             return error, self._stamp(context, started), kept
@@ -405,16 +412,27 @@ class Flow:
         if not self._job.raises or self._claims.marks or kept:
             text = await self._claims.failed(row.key, stamp, kept, end.error or "")
             if self._job.raises:
-                await self._claims.record(row.key, text, failed=True)
+                await self._claims.record([Ended(row.key, text, failed=True)])
             else:
-                await self._record(row, end, text)
+                self._record(row, end, text)
+                assert self._recording is not None
+                await asyncio.wait([self._recording])  # its failure decides whether another row is called
 
-    async def _record(self, row: Row, end: End, text: str) -> None:
+    def _record(self, row: Row, end: End, text: str) -> None:
         """Record a row's end, then hand it over: no row leaves this task that another would call again."""
+        self._to_record.append((row, end, text))
+        if self._recording is None or self._recording.done():
+            self._recording = self._begin(self._record_all)
+
+    async def _record_all(self) -> None:
+        """Record what has ended; while a command is in flight, more comes together for the next one."""
         assert self._claims is not None
-        verdict = await self._claims.record(row.key, text, failed=end.error is not None)
-        self._cut.discard(row.key)
-        if verdict.value == text:
-            self._finish(row, *end, replayed=False)
-        else:
-            self._known(row, await self._claims.read(row.key, verdict.value))
+        while some := self._to_record[:MAX_ROWS]:
+            del self._to_record[:MAX_ROWS]
+            ends = [Ended(row.key, text, end.error is not None) for row, end, text in some]
+            for (row, end, text), verdict in zip(some, await self._claims.record(ends), strict=True):
+                self._cut.discard(row.key)
+                if verdict.value == text:
+                    self._finish(row, *end, replayed=False)
+                else:
+                    self._known(row, await self._claims.read(row.key, verdict.value))

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from intervalq import IntervalQueue
 from intervalq._queue.options import Cost, Duration, Settle, whole
@@ -20,6 +20,10 @@ from intervalq.store import sound_url
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+_MOST_ROWS: Final = 4_096
+"""A quarter of them is claimed at a time: about as many as a command may have."""
 
 
 def job_maker(
@@ -35,7 +39,7 @@ def job_maker(
     codec: Codec | None,
     large_answers: str | None,
     concurrency: int,
-    window: int,
+    window: int | None,
     on_unknown: Policy,
     errors: Errors,
     stop_after: int | None,
@@ -79,7 +83,8 @@ def job_maker(
         stop_after=_stop_after(stop_after, errors),
         version=version,
         concurrency=concurrency,
-        window=whole("window", window, concurrency),
+        window=max(64, 2 * concurrency) if window is None else whole("window", window, concurrency),
+        most_rows=max(_MOST_ROWS, 2 * concurrency) if window is None else window,
         retries=whole("retries", retries, 0) if retries is not None else (ours._usual.retries if ours else 0),
         backoff=ours._usual.backoff if ours else 1.0,
         flush_rows=whole("flush_rows", flush_rows, 1),
