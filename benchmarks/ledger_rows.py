@@ -65,8 +65,8 @@ def store(name: str) -> Iterator[str | None]:
             with servers.running(servers.redis_server(servers.redis_binary())) as server:
                 yield server.url
         elif name == "postgres":
-            with postgres_servers.running_postgres() as url:
-                yield url
+            with servers.running(postgres_servers.postgres()) as server:
+                yield server.url
         elif name == "sqlite":
             yield f"sqlite://{folder}/state.db"
         else:

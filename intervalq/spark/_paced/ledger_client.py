@@ -93,6 +93,7 @@ class Claims:
         self._fits = fits
         self._cancelled = cancelled
         self._stops = False
+        self._version = {} if job.version is None else {"version": job.version}
         self._earlier = reader(pa.struct(list(job.columns)))
         folder = job.large_answers or beside(store.url)
         self._large = None if folder is None else LargeAnswers(folder, job.run)
@@ -230,10 +231,7 @@ class Claims:
         Raises:
             BadResult: the answer is too large to be kept.
         """
-        data = dict(kept)
-        if self._job.version is not None:
-            data["version"] = self._job.version
-        data["log"] = list(stamp)
+        data = {**kept, **self._version, "log": stamp}
         if error is not None:
             data["error"] = error
         text = self._text(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,8 +14,9 @@ from intervalq import IntervalQueue
 from intervalq._queue.options import Cost, Duration, Settle, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
-from intervalq.errors import InvalidOption, short
+from intervalq.errors import InvalidOption, MissingExtra, StoreError, UnknownStore, short
 from intervalq.ledger._large import file_system
+from intervalq.ledger.store import open_ledger_store
 from intervalq.spark._paced.job import Errors, Job, Policy
 from intervalq.store import sound_url
 
@@ -63,6 +65,8 @@ def job_maker(
     ours = None if queue is None else _of_tasks(queue)
     url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
     _check_store(url)
+    if ledger is not None:
+        _check_holds_ledgers(url)
     return _maker(
         function,
         setup,
@@ -220,6 +224,17 @@ def _check_store(url: str | None) -> None:
             "memory:// belongs to one process, and every Python worker is another: use sqlite:// or a path "
             "on one machine, redis:// or postgresql:// on several"
         )
+
+
+def _check_holds_ledgers(url: str | None) -> None:
+    try:
+        with suppress(MissingExtra, StoreError):  # the executors need what the driver may do without
+            open_ledger_store(url)
+    except UnknownStore as unknown:
+        raise InvalidOption(
+            f"the ledger can't be in this store: {unknown}; or give ledger= the URL of another store, such as "
+            "redis:// or postgresql://, or None, for calls that may be repeated"
+        ) from None
 
 
 def _check_function(function: object, setup: object) -> None:
