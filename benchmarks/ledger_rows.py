@@ -44,7 +44,15 @@ def measured(url: str | None, count: int) -> tuple[float, float]:
     from intervalq.spark._paced.validate import job_maker
 
     run = uuid4().hex
-    options = {**USUAL, "concurrency": 16, "window": None, "flush_s": 1.0, "key": "id", "run": run, "ledger": url}
+    options = {
+        **USUAL,
+        "concurrency": 16,
+        "window": None,
+        "flush_s": 1.0,
+        "key": "id",
+        "run": run,
+        "ledger": url,
+    }
     job = job_maker(nothing, **options)(SCHEMA)
     began, used = time.perf_counter(), time.process_time()
     done = sum(batch.num_rows for batch in run_stage(job, rows(count)))

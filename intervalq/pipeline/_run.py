@@ -63,12 +63,12 @@ def run(
     return _Run(spec, _session(spec, spark), watch or Watch(), stop or threading.Event()).run()
 
 
-def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | None, str | None]:
+def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | None, str]:
     """Audit the log again, and write the report; returns the audit (None: no log) and the page's place."""
     session = _session(spec, spark)
     layout = Layout(spec.output)
     found = judge(session, spec, layout)
-    return found, write_report(layout, found, {"pipeline": spec.name})
+    return found, write_report(session, layout, found, {"pipeline": spec.name})
 
 
 def stage_of(spec: Spec, *, canary: bool = True) -> Transform:
@@ -123,6 +123,7 @@ class _Run:
         self._stop = stop
         self._layout = Layout(spec.output)
         self._passes: list[Published] = []
+        self._restarts = 0
 
     def run(self) -> Outcome:
         """Do the whole run, or as much as is possible until it is stopped."""
@@ -133,7 +134,8 @@ class _Run:
             stage = stage_of(self._spec, canary=False)
         self._interval = self._pace()
         with Guard(self._spec, self._watch) as guard:
-            if not self._recover(guard):
+            self._restarts = self._recover(guard)
+            if not self._restarts:
                 guard.forget_unfit(self._spec.call.schema)
             found = requests(self._spark, self._spec, self._layout)
             to_call, before, same, rejected = tally(found.counts())
@@ -143,6 +145,7 @@ class _Run:
                 duplicates=same,
                 rejected=rejected,
                 before=before,
+                restarts=self._restarts,
                 passes=(),
                 audit=None,
                 report=None,
@@ -181,9 +184,9 @@ class _Run:
                 raise
             return self._spec.interval
 
-    def _recover(self, guard: Guard) -> bool:
-        """Complete passes of earlier runs; returns whether one was interrupted, and has to be repeated."""
-        interrupted = False
+    def _recover(self, guard: Guard) -> int:
+        """Complete passes of earlier runs; returns how many were interrupted, and have to be repeated."""
+        interrupted = 0
         for one in list(self._layout.passes()):
             if one.published:
                 self._end(guard, one)
@@ -195,7 +198,7 @@ class _Run:
                     f"pass {one.id} was interrupted: restarting it; completed calls come from the ledger"
                 )
                 self._layout.remove(one.id)
-                interrupted = True
+                interrupted += 1
         return interrupted
 
     def _tell(self, outcome: Outcome, to_call: int) -> None:
@@ -300,4 +303,5 @@ class _Run:
         self._watch.note("auditing the log")
         found = judge(self._spark, self._spec, self._layout)
         outcome = replace(outcome, audit=None if found is None else found.to_dict())
-        return replace(outcome, report=write_report(self._layout, found, outcome.to_dict()))
+        place = write_report(self._spark, self._layout, found, outcome.to_dict())
+        return replace(outcome, report=place)

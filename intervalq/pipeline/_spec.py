@@ -230,7 +230,8 @@ class _Reader:
             return named("cost") or 1
         if value is not None and not isinstance(value, int | dict):
             raise table.wrong(
-                "cost", f'= {short(value)} must be a number, a table such as {{ tokens = 100 }}, or "module:name"'
+                "cost",
+                f'= {short(value)} must be a number, a table such as {{ tokens = 100 }}, or "module:name"',
             )
         return 1 if value is None else value
 

@@ -199,7 +199,9 @@ def test_the_plan_warns_of_rows_that_are_paid_for_and_dropped(spark: SparkSessio
     others = spark.range(3)
 
     def warned(result: DataFrame) -> list[str]:
-        return [text for text in plan(before, queue, latency=0, result=result).warnings if "after paced" in text]
+        return [
+            text for text in plan(before, queue, latency=0, result=result).warnings if "after paced" in text
+        ]
 
     for fine in (rows, rows.select("a"), rows.repartition(2), rows.join(others, "id"), rows.union(rows)):
         assert warned(fine) == []

@@ -95,6 +95,15 @@ def test_without_a_change_it_is_called_again(spark: SparkSession, small: Small) 
     assert (outcome.before, outcome.results, outcome.failed) == (50, 1, 0)
     assert small.called() == Counter(small.callable) + Counter(["k5"])
 
+    # Published results prove nothing about another schema.
+    with (small.folder / "visits.jsonl").open("a") as rows:
+        rows.writelines(json.dumps({"id": f"new{n}", "name": "new", "n": n}) + "\n" for n in range(20))
+    small.file.write_text(small.file.read_text().replace("again string", "again int"))
+    before = sum(small.called().values())
+    with pytest.raises(Exception, match="TooManyFailures: 2 rows had answers that don't fit"):
+        run(read_spec(small.file), spark=spark)
+    assert sum(small.called().values()) == before + 2
+
 
 def test_the_commonest_reason_is_seen_while_it_runs(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/state.db"

@@ -52,10 +52,9 @@ def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
     Raises:
         TypeError: it has a value of a type that can't be kept; the message names the type.
     """
-    kind = type(value)
-    if kind in _AS_THEY_ARE:  # most values, so these come first
+    if type(value) in _AS_THEY_ARE:  # most values, so these come first
         return value
-    if kind is dict and len(value) != 1:
+    if type(value) is dict and len(value) != 1:
         written = {key: written_answer(item) for key, item in value.items() if type(key) is str}
         if len(written) == len(value):
             return written

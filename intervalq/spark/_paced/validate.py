@@ -182,7 +182,9 @@ def _folder(given: str | None) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str) or not given.strip():
-        raise InvalidOption(f"large_answers={short(given)} must be a path, or a URL such as s3://bucket/folder")
+        raise InvalidOption(
+            f"large_answers={short(given)} must be a path, or a URL such as s3://bucket/folder"
+        )
     files, path = file_system(given)
     return given if files is not None else str(Path(path).expanduser().absolute())
 
