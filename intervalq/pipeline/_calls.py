@@ -1,4 +1,4 @@
-"""The calls of a pipeline's whole log in figures: by pass, what they cost, how long they took, what was saved."""
+"""The calls of a pipeline's log in figures, by pass: what they cost, how long they took, what was saved."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _cards(summary: dict[str, Any], calls: list[dict[str, Any]]) -> list[str]:
 
 def _reasons(summary: dict[str, Any]) -> list[str]:
     rows = [
-        (f"{why['rows']:,}", why["reason"], str(why["key"]), why["error"])
+        (f"{why['rows']:,}", why["reason"], "-" if why["key"] is None else str(why["key"]), why["error"])
         for one in summary.get("passes", ())
         for why in one["reasons"]
     ]
@@ -123,8 +123,10 @@ def _passes(calls: list[dict[str, Any]]) -> list[str]:
     latency = ("call: median", "90 %", "99 %", "longest")
     return [
         "<h2>Passes</h2>",
-        '<p class="dim">Saved: calls made before the pass was restarted, and not again. Taken over: rows of tasks '
-        "that died, which were called again.</p>",
+        (
+            '<p class="dim">Saved: calls that were made before the pass was restarted, and not again. '
+            "Taken over: rows of tasks that died, which were called again.</p>"
+        ),
         *table((*head, *latency), rows, range(2, 12)),
     ]
 

@@ -215,7 +215,7 @@ def test_the_plan_warns_of_rows_that_are_paid_for_and_dropped(spark: SparkSessio
     ]:
         assert any(step in text for text in warned(result)), step
     (warning,) = warned(rows.orderBy("a"))
-    assert "evaluates its input twice" in warning
+    assert "reads its input twice" in warning
     assert len(warned(rows.union(rows).where("a > 1"))) == 1
     with pytest.raises(InvalidOption, match="give the DataFrame before paced"):
         plan(rows, queue, latency=0)

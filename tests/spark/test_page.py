@@ -12,7 +12,7 @@ SUMMARY: dict[str, Any] = {
     "rejected": {"<b>positive</b>": 3}, "before": 1_000, "restarts": 1, "results": 230, "failed": 15,
     "passes": [
         {"reasons": [
-            {"rows": 12, "reason": "RuntimeError: <script>", "key": "k'6", "error": "RuntimeError: <script>alert(1)"},
+            {"rows": 12, "reason": "Error: <script>", "key": "k'6", "error": "Error: <script>alert(1)"},
             {"rows": 3, "reason": "Timeout", "key": None, "error": "Timeout"},
         ]}
     ],
@@ -36,11 +36,11 @@ def test_a_page_says_what_happened_before_it_judges_the_pace() -> None:
     told = " ".join(_text(made).split())
     for part in (
         "Pipeline visits: 18 rows have no result",
-        "1,250 rows in the input, 1,000 of them had results before; 2 duplicates; 1 interrupted pass restarted",
+        "1,250 rows in the input, 1,000 of them had results before; 2 duplicates; 1 interrupted pass",
         "230 results of this run 15 rows failed 3 rows rejected",
         "2,200 calls paid for, retries included, by all runs 80 calls saved by the ledger after restarts",
         "14 rows taken over from tasks that died",
-        "12 RuntimeError: &lt;script&gt; k&#x27;6 RuntimeError: &lt;script&gt;alert(1)",
+        "12 Error: &lt;script&gt; k&#x27;6 Error: &lt;script&gt;alert(1)",
         "3 &lt;b&gt;positive&lt;/b&gt;",
         "5m00s 990 10 1,100 40 7 120ms 250ms 900ms 2s",
     ):

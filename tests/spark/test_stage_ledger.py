@@ -213,7 +213,7 @@ def test_a_task_that_stops_lets_calls_of_others_end(
 
     store = _Recorder(open_ledger_store(ledger), heed)
     monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
-    monkeypatch.setattr("intervalq.spark._paced.row_scheduler._LAST", 0.0)
+    monkeypatch.setattr("intervalq.spark._paced.ledger_client._LAST", 0.0)
     calls: Counter[int] = Counter()
 
     def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
@@ -354,7 +354,7 @@ def test_a_result_that_is_too_large_is_an_error_of_its_row(
     ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a server, unless a folder is given."""
-    monkeypatch.setattr("intervalq.spark._paced.ledger_client.beside", lambda _: None)
+    monkeypatch.setattr("intervalq.spark._paced.row_ends.beside", lambda _: None)
     calls: Counter[int] = Counter()
 
     async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:

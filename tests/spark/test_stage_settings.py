@@ -156,7 +156,7 @@ def test_settings_that_can_not_be(options: dict[str, Any], why: str) -> None:
 
 def test_a_store_without_ledgers_is_refused_on_the_driver() -> None:
     queue = IntervalQueue("q", rate="1/s", store="nats://there")
-    with pytest.raises(InvalidOption, match="that store holds queues only.*or give ledger= the URL"):
+    with pytest.raises(InvalidOption, match=r"that store holds queues only.*or give ledger= the URL"):
         paced(Calls(), "out string", queue=queue, key="id", run="r")
     paced(Calls(), "out string", queue=queue, key="id", run="r", ledger="redis://there")
 
@@ -177,7 +177,7 @@ def test_a_function_gets_the_columns_that_are_chosen(ledger: str) -> None:
 
 def test_a_window_grows_while_rows_end_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(handoff.time, "monotonic", lambda: now)
+    monkeypatch.setattr("intervalq.spark._paced.handoff.time.monotonic", lambda: now)
     exchange = handoff.Exchange(64, 1_024, flush_rows=10**9, flush_s=1)
     done = handoff.Done(pa.RecordBatch.from_pydict({}), 0, "", None, handoff.Stamp(), False, None)
     steps = []

@@ -45,7 +45,8 @@ class Done(NamedTuple):
 
 
 _QUICK: Final = 0.2
-"""Seconds in which as many rows as a window has must end for the window to grow; four times as many shrink it."""
+"""A window grows if as many rows as it holds end within so many seconds, and shrinks if that takes four times
+as long."""
 
 
 class Exchange:

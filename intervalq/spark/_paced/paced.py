@@ -9,7 +9,7 @@ from intervalq import IntervalQueue
 from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._spec.codec import Codec
 from intervalq.errors import InvalidOption
-from intervalq.spark._paced.job import Errors, Policy
+from intervalq.spark._paced.job import Errors, Job, Policy
 from intervalq.spark._paced.partition import stage
 from intervalq.spark._paced.results import LOG_DDL
 from intervalq.spark._paced.validate import job_maker
@@ -148,40 +148,44 @@ def paced(
         log=log,
     )
 
-    def transform(df: DataFrame) -> DataFrame:
-        given, output = _schemas(df, schema, log)
-        job = job_of(given)
-        _check_columns(df.columns, given.fieldNames(), (key, order_by, job.takes), log)
-        source = df if order_by is None else df.sortWithinPartitions(order_by)
-        return source.mapInArrow(stage(job), output, barrier)
-
-    return transform
+    return lambda df: _transformed(df, schema, job_of, order_by, barrier=barrier)
 
 
-def _schemas(df: DataFrame, schema: str | StructType, log: str | None) -> tuple[StructType, StructType]:
-    """The schema of the function's results, and that of the resulting DataFrame."""
+def _transformed(
+    df: DataFrame,
+    schema: str | StructType,
+    job_of: Callable[[StructType], Job],
+    order_by: str | None,
+    *,
+    barrier: bool,
+) -> DataFrame:
     from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
 
     given = schema if isinstance(schema, StructType) else cast("StructType", StructType.fromDDL(schema))
+    job = job_of(given)
+    _check_columns(df.columns, given.fieldNames(), job, order_by)
+    source = df if order_by is None else df.sortWithinPartitions(order_by)
+    return source.mapInArrow(stage(job), _output(df, given, job.log), barrier)
+
+
+def _output(df: DataFrame, given: StructType, log: str | None) -> StructType:
+    """The schema of the resulting DataFrame. `given`: that of the function's results."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
+
     output = StructType(list(df.schema.fields))
     for field in given:
         output.add(field.name, field.dataType, nullable=True)
     if log is not None:
         output.add(log, cast("StructType", StructType.fromDDL(f"x {LOG_DDL}")).fields[0].dataType)
-    return given, output
+    return output
 
 
-def _check_columns(
-    there: list[str],
-    new: list[str],
-    used: tuple[str | None, str | None, tuple[str, ...] | None],
-    log: str | None,
-) -> None:
-    key, order_by, takes = used
-    for what, column in (("key", key), ("order_by", order_by), *(("columns", name) for name in takes or ())):
+def _check_columns(there: list[str], new: list[str], job: Job, order_by: str | None) -> None:
+    used = [("key", job.key), ("order_by", order_by), *(("columns", name) for name in job.takes or ())]
+    for what, column in used:
         if column is not None and column not in there:
             raise InvalidOption(f"{what}={column!r} is not a column: there are {', '.join(there)}")
-    more = [*new, *([] if log is None else [log])]
+    more = [*new, *([] if job.log is None else [job.log])]
     # By default, names of columns are not case-sensitive in Spark.
     taken = {name.lower() for name in there}
     twice = [name for at, name in enumerate(more) if name.lower() in taken | {n.lower() for n in more[:at]}]

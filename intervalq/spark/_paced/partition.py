@@ -22,7 +22,6 @@ from intervalq.spark._paced.job import Job
 from intervalq.spark._paced.results import Builder
 from intervalq.spark._paced.row_scheduler import Flow
 
-
 STAGE: Final = "intervalq_paced"
 """The name of the stage's function, by which Spark's plans show it."""
 

@@ -138,8 +138,7 @@ def _wasteful(step: str) -> list[str]:
         return [f"after paced, {shown} drops rows that were called and paid for: drop them before"]
     if re.match(r"Sort \[.*\], true", step):
         return [
-            f"after paced, {shown} evaluates its input twice: without a ledger, each row is called twice; sort "
-            "what was written"
+            f"after paced, {shown} reads its input twice, and calls it twice without a ledger: write first"
         ]
     return []
 

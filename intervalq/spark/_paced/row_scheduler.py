@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -21,7 +20,6 @@ from intervalq._timing.backoff import backoff
 from intervalq._timing.retry_after import requested_wait
 from intervalq.errors import (
     BadResult,
-    IntervalqError,
     QueueClosed,
     RowFailed,
     RunCancelled,
@@ -33,17 +31,12 @@ from intervalq.spark._paced.call import Caller
 from intervalq.spark._paced.context import CallContext, client
 from intervalq.spark._paced.handoff import Done, Exchange, Row, Stamp
 from intervalq.spark._paced.job import Job
-from intervalq.spark._paced.ledger_client import Claims, End, Kept, ledger_store
+from intervalq.spark._paced.ledger_client import PARTING, Claims, Recorder, ledger_store
+from intervalq.spark._paced.row_ends import End, Kept
 from intervalq.spark._paced.trial import Trial
 
 _ASK_AGAIN: Final = (0.1, 1.0)
 """Seconds between two requests for rows that another task holds: the first, doubled up to the second."""
-
-_PARTING: Final = 10.0
-"""Seconds that giving rows back may take; otherwise their claims expire."""
-
-_LAST: Final = 3.0
-"""Seconds after which a task fails that another one has stopped, unless Spark kills it before."""
 
 _MAX_ERROR: Final = 1_000
 
@@ -68,6 +61,7 @@ class Flow:
                 fits=self._caller.checked,
                 cancelled=lambda: self.fail(RunCancelled(job.run)),
             )
+            self._recorder = Recorder(self._claims, self._begin, self._recorded)
         self._trial = Trial(job)
         self._alone = anyio.Lock()
         self._here = (socket.gethostname(), os.getpid())
@@ -80,8 +74,6 @@ class Flow:
         """How many times rows were claimed, if more than once."""
         self._cut: set[str] = set()
         """Rows whose call began and has no known end."""
-        self._to_record: list[tuple[Row, End, str]] = []
-        self._recording: asyncio.Task[None] | None = None
         self._out: list[Done] = []
         self._left = 0
         self._fed = False
@@ -138,7 +130,7 @@ class Flow:
                 await self._part(self._claims)
             self._hand_on()
             if self._queue is not None and self._job.settle is not None and self._error is None:
-                with anyio.move_on_after(_PARTING):  # the Python worker may end with this task
+                with anyio.move_on_after(PARTING):  # the Python worker may end with this task
                     await self._queue._shard().conversation.ended()
             for task in self._tasks:
                 task.cancel()
@@ -166,28 +158,10 @@ class Flow:
 
         Otherwise a claim or an end that is still in flight would arrive after the release, and undo it.
         """
-        with anyio.move_on_after(_PARTING), contextlib.suppress(IntervalqError):
-            coming = self._tasks - {self._beating}
-            if self._error is not None and coming:
-                await asyncio.wait(coming)
-            await claims.release(tuple(self._followers.keys() - self._cut))
-        if isinstance(self._error, TooManyFailures):
-            await self._until_idle(claims)
-        with anyio.move_on_after(_PARTING), contextlib.suppress(IntervalqError):
-            await claims.let_go()
-            await claims.leave()
-        if isinstance(self._error, RunCancelled) and not await self._until_idle(claims):
-            await anyio.sleep(_LAST)  # another task has stopped the run, and its error is the one to see
-
-    async def _until_idle(self, claims: Claims) -> bool:
-        """Wait for the other tasks of a run that is cancelled; returns False if it no longer is.
-
-        As soon as a task has failed for good, Spark kills the others, and the results of their calls in flight
-        would be lost.
-        """
-        with anyio.move_on_after(self._job.drain + _PARTING), contextlib.suppress(IntervalqError):
-            return await claims.until_idle()
-        return True
+        coming = self._tasks - {self._beating}
+        if self._error is not None and coming:
+            await asyncio.wait(coming, timeout=PARTING)
+        await claims.part(tuple(self._followers.keys() - self._cut), self._error)
 
     # --- rows ---------------------------------------------------------------------------------------
 
@@ -238,7 +212,7 @@ class Flow:
         if verdict.kind == "busy":
             self._busy.append(row)
         elif verdict.kind == "known":
-            self._known(row, await self._claims.read(row.key, verdict.value))
+            self._known(row, await self._claims.ends.read(row.key, verdict.value))
         elif self._job.raises:
             self.fail(UnknownOutcome(self._job.run, row.key))
         else:
@@ -380,15 +354,15 @@ class Flow:
                 settle_by(self._job.settle, result, slot._settle, self._queue.name)
             stamp = self._stamp(context, started)
             if claims is not None:
-                found = claims.kept(row.key, result)
-                text = await claims.written(row.key, stamp, found)
+                found = claims.ends.kept(row.key, result)
+                text = await claims.ends.written(row.key, stamp, found)
                 kept = found  # it can be kept
             end = End(self._caller.checked(row.key, result), stamp, None)
             self._trial.fitted()  # others needn't wait until it is recorded
             if claims is None:
                 self._finish(row, *end, replayed=False)
             else:
-                self._record(row, end, text)
+                self._recorder.add(row, end, text)
         except Exception as error:  # noqa: BLE001 - the row's outcome
             self._cut.discard(row.key)
             return error, self._stamp(context, started), kept
@@ -410,29 +384,17 @@ class Flow:
             return
         # If a task fails, another one calls the row, except with at most once, and if there is an answer.
         if not self._job.raises or self._claims.marks or kept:
-            text = await self._claims.failed(row.key, stamp, kept, end.error or "")
+            text = await self._claims.ends.failed(row.key, stamp, kept, end.error or "")
             if self._job.raises:
                 await self._claims.record([Ended(row.key, text, failed=True)])
             else:
-                self._record(row, end, text)
-                assert self._recording is not None
-                await asyncio.wait([self._recording])  # its failure decides whether another row is called
+                self._recorder.add(row, end, text)
+                await self._recorder.until_done()  # this failure decides whether another row is called
 
-    def _record(self, row: Row, end: End, text: str) -> None:
-        """Record a row's end, then hand it over: no row leaves this task that another would call again."""
-        self._to_record.append((row, end, text))
-        if self._recording is None or self._recording.done():
-            self._recording = self._begin(self._record_all)
-
-    async def _record_all(self) -> None:
-        """Record what has ended; while a command is in flight, more comes together for the next one."""
-        assert self._claims is not None
-        while some := self._to_record[:MAX_ROWS]:
-            del self._to_record[:MAX_ROWS]
-            ends = [Ended(row.key, text, end.error is not None) for row, end, text in some]
-            for (row, end, text), verdict in zip(some, await self._claims.record(ends), strict=True):
-                self._cut.discard(row.key)
-                if verdict.value == text:
-                    self._finish(row, *end, replayed=False)
-                else:
-                    self._known(row, await self._claims.read(row.key, verdict.value))
+    def _recorded(self, row: Row, end: End, *, known: bool) -> None:
+        """Hand a row over once its end is recorded: none leaves this task that another would call again."""
+        self._cut.discard(row.key)
+        if known:
+            self._known(row, end)
+        else:
+            self._finish(row, *end, replayed=False)

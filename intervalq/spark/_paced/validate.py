@@ -234,8 +234,8 @@ def _check_holds_ledgers(url: str | None) -> None:
             open_ledger_store(url)
     except UnknownStore as unknown:
         raise InvalidOption(
-            f"the ledger can't be in this store: {unknown}; or give ledger= the URL of another store, such as "
-            "redis:// or postgresql://, or None, for calls that may be repeated"
+            f"the ledger can't be in this store: {unknown}; or give ledger= the URL of another store, such "
+            "as redis:// or postgresql://, or None, for calls that may be repeated"
         ) from None
 
 

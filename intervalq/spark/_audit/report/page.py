@@ -26,14 +26,16 @@ h1 { font-size: 22px; margin: 0 0 4px } h2 { font-size: 17px; margin: 28px 0 6px
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; margin-top: 16px }
 figure { margin: 0 } figcaption { font-size: 13px; color: var(--dim) }
 svg { display: block; width: 100%; height: auto } svg text { fill: currentColor }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 10px; margin: 16px 0 }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 10px }
+.cards { margin: 16px 0 }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 8px 12px }
 .card b { display: block; font-size: 20px; font-weight: 600 }
 .card span { font-size: 13px; color: var(--dim) }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; font-size: 13px; width: 100% }
-th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top }
-th { color: var(--dim); font-weight: 600; white-space: nowrap } .n { text-align: right }
+th, td { text-align: left; padding: 4px 14px 4px 0; vertical-align: top }
+th, td { border-bottom: 1px solid var(--line) }
+th { color: var(--dim); font-weight: 600; white-space: nowrap } .n { text-align: right; width: 1% }
 td { overflow-wrap: anywhere; min-width: 3em } td.n { white-space: nowrap }
 @media (max-width: 700px) { .charts { grid-template-columns: minmax(0, 1fr) } body { margin: 12px auto } }
 """
