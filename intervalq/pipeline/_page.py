@@ -125,7 +125,7 @@ def _passes(calls: list[dict[str, Any]]) -> list[str]:
         "<h2>Passes</h2>",
         (
             '<p class="dim">Saved: calls that were made before the pass was restarted, and not again. '
-            "Taken over: rows of tasks that died, which were called again.</p>"
+            "Taken over: rows of tasks that died, which may have called them, too.</p>"
         ),
         *table((*head, *latency), rows, range(2, 12)),
     ]

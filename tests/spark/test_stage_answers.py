@@ -166,6 +166,19 @@ def test_stop_after_failures_for_one_reason(options: dict[str, Any]) -> None:
     assert set(calls.values()) == {1}, "kept failures stop it without a call"
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("server 7 said '9 is down'\nmore", "server # said …"),
+        ("KeyError: 'id'", "KeyError: …"),
+        ("the function's result for row 'k11' doesn't fit", "the function's result for row … doesn't fit"),
+        ('no "a b" at 7f-12', "no … at #"),
+    ],
+)
+def test_a_reason_is_what_errors_have_in_common(error: str, reason: str) -> None:
+    assert trial.reason_of(error) == reason
+
+
 def test_odd_rows_at_the_head_of_a_worker_are_data_if_others_have_results(options: dict[str, Any]) -> None:
     async def priced(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
         return {"price": "n/a" if row["id"] >= 50 else 1}

@@ -36,7 +36,7 @@ table { border-collapse: collapse; font-size: 13px; width: 100% }
 th, td { text-align: left; padding: 4px 14px 4px 0; vertical-align: top }
 th, td { border-bottom: 1px solid var(--line) }
 th { color: var(--dim); font-weight: 600; white-space: nowrap } .n { text-align: right; width: 1% }
-td { overflow-wrap: anywhere; min-width: 3em } td.n { white-space: nowrap }
+td { overflow-wrap: break-word; max-width: 60ch } td.n { white-space: nowrap }
 @media (max-width: 700px) { .charts { grid-template-columns: minmax(0, 1fr) } body { margin: 12px auto } }
 """
 

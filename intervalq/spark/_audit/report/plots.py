@@ -89,6 +89,7 @@ def _times(axis: Axes, bins: list[tuple[float, int, Minute]], width: float) -> l
     locator = make_locator(tz=UTC)
     axis.xaxis.set_major_locator(locator)
     axis.xaxis.set_major_formatter(make_formatter(locator, tz=UTC))
+    axis.xaxis.get_offset_text().set_size(8)
     return [datetime.fromtimestamp(at, UTC) for at, _, _ in bins] + [
         datetime.fromtimestamp(bins[-1][0] + width, UTC)
     ]
@@ -158,7 +159,8 @@ def _late(axis: Axes, tally: Tally) -> bool:
         known = [float("nan") if value is None else value * 1e3 for value in values]
         label = "median" if percent == 50 else f"{percent} %"
         axis.stairs(known, edges, color=colour, linewidth=1.2, baseline=None, label=label)
-    axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
+    least, most = axis.get_ylim()
+    axis.set_ylim(min(0.0, least), most + 0.2 * (most - min(0.0, least)))  # room for the legend
     axis.margins(x=0.005)
     axis.set_title("Milliseconds from slot to start", loc="left", fontsize=10)
     axis.legend(fontsize=8, loc="upper right", ncols=2, frameon=False)
