@@ -9,12 +9,11 @@ from pyspark.sql import functions as F  # noqa: N812
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_MAX_PASSES: Final = 20
 _SHARES: Final = (0.5, 0.9, 0.99)
 
 
 def calls_in(log: DataFrame) -> list[dict[str, Any]]:
-    """The newest passes, the oldest of them first. Times are in seconds, instants in seconds since 1970."""
+    """All passes, the oldest first. Times are in seconds, instants in seconds since 1970."""
     took = F.col("ended") - F.col("started")
     groups = (
         log.groupBy("pass")
@@ -29,8 +28,7 @@ def calls_in(log: DataFrame) -> list[dict[str, Any]]:
             F.min("started").alias("first"),
             F.max("ended").alias("last"),
         )
-        .orderBy(F.desc("pass"))
-        .limit(_MAX_PASSES)
+        .orderBy("pass")
         .collect()
     )
     return [
@@ -49,5 +47,5 @@ def calls_in(log: DataFrame) -> list[dict[str, Any]]:
             "first": one["first"],
             "last": one["last"],
         }
-        for one in reversed(groups)
+        for one in groups
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from typing import Any, Final
 
 from intervalq._show import seconds
 from intervalq.errors import MissingExtra
@@ -13,6 +13,9 @@ from intervalq.spark._audit.outcome import Outcome as Judged
 from intervalq.spark._audit.report.page import body, document, table
 from intervalq.spark._audit.report.plots import charts
 from intervalq.spark._audit.report.text import plural
+
+_MAX_PASSES: Final = 20
+"""The most rows of the table of passes, which has the newest ones."""
 
 
 def page(summary: dict[str, Any], calls: list[dict[str, Any]], judged: Judged | None) -> str:
@@ -115,7 +118,7 @@ def _passes(calls: list[dict[str, Any]]) -> list[str]:
             *(f"{one[what]:,}" for what in ("results", "failed", "calls", "saved", "taken_over")),
             *(seconds(one["latency"][what]) for what in ("p50", "p90", "p99", "most")),
         )
-        for one in calls
+        for one in calls[-_MAX_PASSES:]
     ]
     if not rows:
         return []
