@@ -133,7 +133,7 @@ def _paid_and_dropped(tree: str) -> list[str]:
 
 
 def _wasteful(step: str) -> list[str]:
-    shown = short(step)
+    shown = short(re.sub(r"#\d+L?", "", step))  # without the numbers of columns
     if re.match(r"Filter|Sample|[A-Za-z]*Limit|TakeOrdered|[A-Za-z]*Join .*\bLeft(Semi|Anti)\b", step):
         return [f"after paced, {shown} drops rows that were called and paid for: drop them before"]
     if re.match(r"Sort \[.*\], true", step):

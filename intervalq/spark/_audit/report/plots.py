@@ -89,7 +89,7 @@ def _times(axis: Axes, bins: list[tuple[float, int, Minute]], width: float) -> l
     locator = make_locator(tz=UTC)
     axis.xaxis.set_major_locator(locator)
     axis.xaxis.set_major_formatter(make_formatter(locator, tz=UTC))
-    axis.xaxis.get_offset_text().set_size(8)
+    axis.xaxis.get_offset_text().set_fontsize(8)
     return [datetime.fromtimestamp(at, UTC) for at, _, _ in bins] + [
         datetime.fromtimestamp(bins[-1][0] + width, UTC)
     ]
