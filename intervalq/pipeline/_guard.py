@@ -25,7 +25,7 @@ from intervalq.pipeline._layout import Layout
 from intervalq.pipeline._spec import Spec
 from intervalq.pipeline._watch import Watch
 from intervalq.spark._answers.fit import Unfit, fitter
-from intervalq.spark._answers.kept import IN_FILE, read_answer
+from intervalq.spark._answers.kept import IN_FILE, file_of, read_answer
 
 R = TypeVar("R")
 
@@ -119,8 +119,8 @@ class Guard:
                 return False
             answer = row.value["answer"]
             try:
-                if isinstance(answer, dict) and IN_FILE in answer:
-                    answer = json.loads(self._large.read(answer[IN_FILE]))
+                if (name := file_of(answer)) is not None:
+                    answer = json.loads(self._large.read(name))
                 fit(read_answer(answer))
             except (Unfit, FileNotFoundError):
                 return True

@@ -278,11 +278,12 @@ def test_large_answers_are_in_files(
     assert not place.exists()
 
 
-def test_an_object_that_looks_like_a_file_of_an_answer(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("more", [{}, {"size": "7"}])
+def test_an_answer_that_looks_like_the_name_of_a_file(options: dict[str, Any], more: dict[str, str]) -> None:
     async def odd(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
-        return {"$file": "../../etc/passwd"}
+        return {"$file": "../../etc/passwd", **more}
 
-    schema = StructType([StructField("$file", StringType())])
+    schema = StructType([StructField(name, StringType()) for name in ("$file", *more)])
     for _ in range(2):
         (row,) = staged(odd, batches([0]), schema, **options)
         assert row["$file"] == "../../etc/passwd"

@@ -74,6 +74,11 @@ def written_answer(value: object) -> Any:  # noqa: ANN401, PLR0911 - any JSON; o
     raise TypeError(f"a {type(value).__name__} can't be kept")
 
 
+def file_of(answer: Any) -> str | None:  # noqa: ANN401 - any JSON
+    """The name of the file that has a kept answer; None: it is no file that has it."""
+    return answer[IN_FILE] if isinstance(answer, dict) and answer.keys() == {IN_FILE} else None
+
+
 def is_missing(value: object) -> bool:
     """Whether it is the date that stands for none in pandas (NaT), which is not equal to itself."""
     return isinstance(value, dt.date) and value != value  # noqa: PLR0124 - that is how it is known

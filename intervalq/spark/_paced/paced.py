@@ -87,7 +87,7 @@ def paced(
         concurrency: the most calls in flight in one task, and threads of a plain function; 1 to 10,000. A
             pace needs as many calls in flight as its rate times the latency: see `plan`.
         window: the most rows that one task holds between input and result; at least `concurrency`. None: 64,
-            or twice `concurrency` if that is more, and up to 4,096 while rows end within milliseconds.
+            or twice `concurrency` if that is more, and up to 4,000 while rows end within milliseconds.
         on_unknown: what to do with a row that was started by a process that died: `"retry"` calls it again
             (at least once, with the same idempotency key), `"fail"` reports it (at most once; a row whose
             call failed isn't called by a retried task either, only by `retries`).

@@ -14,7 +14,7 @@ from intervalq.errors import BadResult, RunChanged, UnreadableValue, short
 from intervalq.ledger._large import LargeAnswers, beside
 from intervalq.ledger.rules import MAX_VALUE
 from intervalq.spark._answers.earlier import reader
-from intervalq.spark._answers.kept import IN_FILE, read_answer, written_answer
+from intervalq.spark._answers.kept import IN_FILE, file_of, read_answer, written_answer
 from intervalq.spark._paced.handoff import Stamp
 from intervalq.spark._paced.job import Job
 from intervalq.spark._paced.trial import UNFIT
@@ -139,14 +139,13 @@ class Ends:
 
     async def _whole(self, key: str, data: dict[str, Any]) -> dict[str, Any]:
         """The same with the answer, if that is in a file."""
-        answer = data.get("answer")
-        if not isinstance(answer, dict) or IN_FILE not in answer:
+        if (name := file_of(data.get("answer"))) is None:
             return data
         what = f"row {short(key)} of ledger {self._run!r}"
         if self._large is None:
             raise UnreadableValue(what, "its answer is in a file: give large_answers= the folder")
         try:
-            text = await to_thread.run_sync(self._large.read, answer[IN_FILE])
+            text = await to_thread.run_sync(self._large.read, name)
         except (OSError, UnicodeDecodeError) as error:
             raise UnreadableValue(what, f"its answer's file can't be read: {error}") from error
         return {**data, "answer": await to_thread.run_sync(read, self._job.codec, text, what)}

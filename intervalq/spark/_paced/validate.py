@@ -16,6 +16,7 @@ from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.errors import InvalidOption, MissingExtra, StoreError, UnknownStore, short
 from intervalq.ledger._large import file_system
+from intervalq.ledger.rules import MAX_ROWS
 from intervalq.ledger.store import open_ledger_store
 from intervalq.spark._paced.job import Errors, Job, Policy
 from intervalq.store import sound_url
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-_MOST_ROWS: Final = 4_096
-"""A quarter of them is claimed at a time: about as many as a command may have."""
+_MOST_ROWS: Final = 4 * MAX_ROWS
+"""A quarter of them is claimed at a time."""
 
 
 def job_maker(
