@@ -21,12 +21,16 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tes
 import pyarrow as pa  # noqa: E402 - needs the path
 from pyspark.sql.types import LongType, StringType, StructField, StructType  # noqa: E402
 
+import postgres_servers  # noqa: E402
+import servers  # noqa: E402
+from intervalq.spark._paced.partition import run_stage  # noqa: E402
+from intervalq.spark._paced.validate import job_maker  # noqa: E402
 from spark.stages import USUAL  # noqa: E402
 
 SCHEMA = StructType([StructField("status", LongType()), StructField("body", StringType())])
 
 
-async def nothing(row: dict[str, Any], ctx: object) -> dict[str, Any]:
+async def nothing(_row: dict[str, Any], _ctx: object) -> dict[str, Any]:
     """A call that takes no time."""
     return {"status": 200, "body": "ok"}
 
@@ -40,9 +44,6 @@ def rows(count: int) -> Iterator[pa.RecordBatch]:
 
 def measured(url: str | None, count: int) -> tuple[float, float]:
     """Rows a second, and rows a second of this process's CPU time."""
-    from intervalq.spark._paced.partition import run_stage
-    from intervalq.spark._paced.validate import job_maker
-
     run = uuid4().hex
     options = {
         **USUAL,
@@ -63,9 +64,6 @@ def measured(url: str | None, count: int) -> tuple[float, float]:
 @contextmanager
 def store(name: str) -> Iterator[str | None]:
     """The URL that a name stands for."""
-    import postgres_servers
-    import servers
-
     with tempfile.TemporaryDirectory() as folder:
         if name == "none":
             yield None
