@@ -64,10 +64,6 @@ def job_maker(
     _check_answers(ledger, version, large_answers, replay=replay)
     concurrency = whole("concurrency", concurrency, 1, 10_000)
     ours = None if queue is None else _of_tasks(queue)
-    url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
-    _check_store(url)
-    if ledger is not None:
-        _check_holds_ledgers(url)
     return _maker(
         function,
         setup,
@@ -78,7 +74,7 @@ def job_maker(
         takes=_columns(columns),
         run="" if run is None else parse.name(run),
         has_ledger=ledger is not None,
-        ledger_url=url,
+        ledger_url=_ledger_url(ledger, queue),
         codec=checked_codec(codec),
         large_answers=_folder(large_answers),
         again=on_unknown == "retry",
@@ -88,15 +84,23 @@ def job_maker(
         stop_after=_stop_after(stop_after, errors),
         version=version,
         concurrency=concurrency,
-        window=max(64, 2 * concurrency) if window is None else whole("window", window, concurrency),
-        most_rows=max(_MOST_ROWS, 2 * concurrency) if window is None else window,
         retries=whole("retries", retries, 0) if retries is not None else (ours._usual.retries if ours else 0),
         backoff=ours._usual.backoff if ours else 1.0,
-        flush_rows=whole("flush_rows", flush_rows, 1),
-        flush_s=parse.duration(flush_s, least=1_000, what="flush_s") / 1e6,
         drain=parse.duration(drain, what="drain") / 1e6,
         log=log,
+        **_flow(window, concurrency, flush_rows, flush_s),
     )
+
+
+def _flow(window: int | None, concurrency: int, flush_rows: int, flush_s: float) -> dict[str, Any]:
+    """How many rows a task holds, and when it hands them on."""
+    least = max(64, 2 * concurrency) if window is None else whole("window", window, concurrency)
+    return {
+        "window": least,
+        "most_rows": max(_MOST_ROWS, least) if window is None else least,
+        "flush_rows": whole("flush_rows", flush_rows, 1),
+        "flush_s": parse.duration(flush_s, least=1_000, what="flush_s") / 1e6,
+    }
 
 
 def _maker(
@@ -227,6 +231,17 @@ def _check_store(url: str | None) -> None:
             "memory:// belongs to one process, and every Python worker is another: use sqlite:// or a path "
             "on one machine, redis:// or postgresql:// on several"
         )
+
+
+def _ledger_url(ledger: str | None, queue: IntervalQueue | None) -> str | None:
+    """The URL of the ledger's store; None: there is no ledger, or it is in the default store."""
+    url = ledger
+    if ledger == "store":
+        url = None if queue is None else queue._options.store_url  # noqa: SLF001 - its own package
+    _check_store(url)
+    if ledger is not None:
+        _check_holds_ledgers(url)
+    return url
 
 
 def _check_holds_ledgers(url: str | None) -> None:
