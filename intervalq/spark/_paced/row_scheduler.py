@@ -40,8 +40,7 @@ _ASK_AGAIN: Final = (0.1, 1.0)
 
 _MAX_ERROR: Final = 1_000
 
-_MINE: Final = Verdict("mine", 1)
-"""The verdict on most rows."""
+_MINE: Final = Verdict("mine", 1)  # that on most rows
 
 
 class Flow:
@@ -139,14 +138,14 @@ class Flow:
             self._error = self._error or error
         self._exchange.end(self._error)
 
-    def _begin(self, function: Callable[..., Awaitable[None]], *args: Any) -> asyncio.Task[None]:
+    def _begin(self, function: Callable[..., Awaitable[object]], *args: Any) -> asyncio.Task[None]:
         """Start a task besides the calls; not in an anyio task group, which callbacks can't use."""
         task = self.loop.create_task(self._guarded(function, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _guarded(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+    async def _guarded(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Let an error end the task cleanly."""
         try:
             await function(*args)
@@ -386,7 +385,8 @@ class Flow:
         if not self._job.raises or self._claims.marks or kept:
             text = await self._claims.ends.failed(row.key, stamp, kept, end.error or "")
             if self._job.raises:
-                await self._claims.record([Ended(row.key, text, failed=True)])
+                # In a task of its own: the end of `drain` cuts calls, not their records.
+                await asyncio.wait([self._begin(self._claims.record, [Ended(row.key, text, failed=True)])])
             else:
                 self._recorder.add(row, end, text)
                 await self._recorder.until_done()  # this failure decides whether another row is called
