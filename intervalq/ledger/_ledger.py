@@ -7,10 +7,13 @@ from collections.abc import AsyncGenerator, Iterable
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Self
 
+from anyio import to_thread
+
 from intervalq._spec import codec, parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.errors import InvalidOption, LedgerNotFound, short
 from intervalq.ledger._checks import SHOWN, checked_keys, checked_name, checked_shown
+from intervalq.ledger._large import LargeAnswers, beside
 from intervalq.ledger.rules import (
     MAX_ROWS,
     Answer,
@@ -100,6 +103,8 @@ class Ledger:
         store: a URL, a path, or a store object. None: the environment variable `INTERVALQ_STORE`, else the
             SQLite database in the user's state folder, as for queues.
         codec: the codec of the run's values, as given to `intervalq.spark.paced`. None: they have none.
+        large_answers: the folder of the run's large answers, as given to `intervalq.spark.paced`, from which
+            `forget` and `drop` remove those of rows that they remove. None: beside a ledger in a file.
 
     Raises:
         InvalidName: it can't be the name of a run.
@@ -112,10 +117,13 @@ class Ledger:
         store: str | os.PathLike[str] | LedgerStore | None = None,
         *,
         codec: Codec | None = None,
+        large_answers: str | None = None,
     ) -> None:
         self.name = checked_name(name)
         self._codec = checked_codec(codec)
         self._store = _opened(store)
+        folder = large_answers or beside(self._store.url)
+        self._large = None if folder is None else LargeAnswers(folder, self.name)
 
     def __repr__(self) -> str:
         return f"Ledger({self.name!r}, {self._store.url!r})"
@@ -204,7 +212,10 @@ class Ledger:
 
     async def drop(self) -> bool:
         """Remove the ledger with all of its rows; returns whether it existed."""
-        return (await self._store.apply(self.name, Drop())).found
+        found = (await self._store.apply(self.name, Drop())).found
+        if self._large is not None:
+            await to_thread.run_sync(self._large.drop)
+        return found
 
     async def aclose(self) -> None:
         """Close all connections; the handle connects again when it is used again."""
@@ -218,8 +229,14 @@ class Ledger:
 
     async def _forget(self, keys: tuple[str, ...], kinds: tuple[Shown, ...]) -> int:
         removed = 0
+        # Listed before the rows are gone: then those may be called again, and have other files.
+        files = [] if self._large is None else await to_thread.run_sync(self._large.names)
         for first in range(0, max(1, len(keys)), MAX_ROWS):
-            removed += (await self._apply(Forget(keys[first : first + MAX_ROWS], kinds))).removed
+            some = keys[first : first + MAX_ROWS]
+            count = (await self._apply(Forget(some, kinds))).removed
+            removed += count
+            if self._large is not None and files and count == len(some):  # else they stay until `drop`
+                await to_thread.run_sync(self._large.remove, files, some)
         return removed
 
     async def _pages(self) -> AsyncGenerator[tuple[Seen, ...], None]:

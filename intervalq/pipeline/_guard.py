@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -11,17 +12,20 @@ from typing import Any, Final, Self, TypeVar, cast
 from uuid import uuid4
 
 import pyarrow as pa
+from anyio import to_thread
 
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq._timing.heartbeat import Heartbeat
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.ledger import Ledger, LedgerRow
+from intervalq.ledger._large import LargeAnswers
 from intervalq.ledger.rules import Answer, Beat, Cancel, Command, Count, Drop, Leave
 from intervalq.ledger.store import LedgerStore, open_ledger_store
+from intervalq.pipeline._layout import Layout
 from intervalq.pipeline._spec import Spec
 from intervalq.pipeline._watch import Watch
 from intervalq.spark._answers.fit import Unfit, fitter
-from intervalq.spark._answers.kept import read_answer
+from intervalq.spark._answers.kept import IN_FILE, file_of, read_answer
 
 R = TypeVar("R")
 
@@ -38,6 +42,8 @@ class Guard:
     def __init__(self, spec: Spec, watch: Watch) -> None:
         self._name = spec.name
         self._url = spec.store
+        self._folder = Layout(spec.output).answers
+        self._large = LargeAnswers(self._folder, spec.name)
         self._watch = watch
         self._session = uuid4().hex
         self._beating: Future[Any] | None = None
@@ -72,7 +78,10 @@ class Guard:
                 summary = self._apply(Count()).summary
                 # Rows that were called and not published stay for the next run.
                 empty = summary is None or not (summary.done + summary.failed + sum(summary[5:8]))
-                self._apply(Drop() if empty else Leave(self._session))
+                if empty:
+                    self._drop()
+                else:
+                    self._apply(Leave(self._session))
         finally:
             self._call(self._store.aclose)
 
@@ -90,7 +99,7 @@ class Guard:
         if has_unfit and summary is not None and summary.failed:
             self._call(self._removed, lambda row: row.state != "failed" or "answer" not in row.value)
         else:
-            self._apply(Drop())
+            self._drop()
             self._apply(Beat(self._session, _EXPIRY))
 
     def forget_errors(self) -> None:
@@ -108,18 +117,30 @@ class Guard:
         def is_unfit(row: LedgerRow) -> bool:
             if row.state != "failed" or "answer" not in row.value:
                 return False
+            answer = row.value["answer"]
             try:
-                fit(read_answer(row.value["answer"]))
-            except Unfit:
+                if (name := file_of(answer)) is not None:
+                    answer = json.loads(self._large.read(name))
+                fit(read_answer(answer))
+            except (Unfit, FileNotFoundError):
                 return True
             return False
 
         self._call(self._removed, is_unfit)
 
     async def _removed(self, is_gone: Callable[[LedgerRow], bool]) -> None:
-        async with Ledger(self._name, self._url) as ledger:
-            keys = [row.key async for row in ledger.rows() if is_gone(row)]
+        """Remove such rows; the function is called in a thread if it may read a file."""
+        keys = []
+        async with Ledger(self._name, self._url, large_answers=self._folder) as ledger:
+            async for row in ledger.rows():
+                has_file = row.state == "failed" and IN_FILE in row.json
+                if await to_thread.run_sync(is_gone, row) if has_file else is_gone(row):
+                    keys.append(row.key)
             await ledger.forget(keys)
+
+    def _drop(self) -> None:
+        self._apply(Drop())
+        self._large.drop()
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _PATIENCE

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from intervalq.errors import MissingExtra
+from intervalq.pipeline._calls import calls_in
 from intervalq.pipeline._layout import Layout
+from intervalq.pipeline._page import page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,12 +39,11 @@ def judge(spark: SparkSession, spec: Spec, layout: Layout) -> Audit | None:
     )
 
 
-def write_report(layout: Layout, found: Audit | None, summary: dict[str, Any]) -> str | None:
-    """Write report.json, and report.html if it can be drawn; returns the place of the latter, or None."""
-    page = None
-    if found is not None:
-        with tempfile.TemporaryDirectory(prefix="intervalq-report-") as folder, suppress(MissingExtra):
-            page = layout.write("report.html", found.write(Path(folder, "report.html")).read_bytes())
-    content = {**summary, "report": page, "audit": None if found is None else found.to_dict()}
+def write_report(spark: SparkSession, layout: Layout, found: Audit | None, summary: dict[str, Any]) -> str:
+    """Write report.json and report.html; returns the place of the latter."""
+    calls = [] if found is None else calls_in(spark.read.parquet(layout.log))
+    place = layout.write("report.html", page(summary, calls, found).encode())
+    judged = None if found is None else found.to_dict()
+    content = {**summary, "report": place, "calls": calls, "audit": judged}
     layout.write("report.json", json.dumps(content, indent=1, allow_nan=False).encode())
-    return page
+    return place

@@ -7,13 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from intervalq.ledger._large import file_system
+
 _DONE: Final = "_SUCCESS"
 """The name of the file that Spark writes when a job's output is complete."""
 
+_CALL: Final = "call.json"
+"""The name of the file that says which function and schema the published results are of."""
+
 _PUBLISHED: Final = "_PUBLISHED"
 """The name of the file that is written when all of a pass is in the tables."""
-
-_AS_ARROW_SAYS: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +41,15 @@ class Layout:
     def __init__(self, output: str) -> None:
         from pyarrow import fs  # noqa: PLC0415 - an extra
 
-        scheme, separator, rest = output.partition("://")
-        if not separator or scheme == "file":
-            path = rest if separator else output
-            self._files: Any = fs.LocalFileSystem()
-            self._root = path.rstrip("/") or "/"
-            # With a scheme: on a cluster, a bare path would belong to the default file system.
-            self._spark = f"file://{self._root}"
-        else:
-            self._files, root = fs.FileSystem.from_uri(f"{_AS_ARROW_SAYS.get(scheme, scheme)}://{rest}")
-            self._root, self._spark = root.rstrip("/"), output.rstrip("/")
+        files, self._root = file_system(output)
+        self._files: Any = fs.LocalFileSystem() if files is None else files
+        # With a scheme: on a cluster, a bare path would belong to the default file system.
+        self._spark = f"file://{self._root}" if files is None else output.rstrip("/")
         self.results = f"{self._spark}/results"
         self.rejects = f"{self._spark}/rejects"
         self.log = f"{self._spark}/log"
+        self.answers = f"{self._spark}/answers"
+        """The folder of answers that are too large for the ledger."""
 
     def work(self, id_: str) -> str:
         """The folder, for Spark, where a pass is written first."""
@@ -84,6 +83,16 @@ class Layout:
     def mark_published(self, id_: str) -> None:
         """Note that all of a pass is in the tables."""
         self._write(f"passes/pass={id_}/{_PUBLISHED}", b"")
+
+    def published_call(self) -> str | None:
+        """What `note_call` wrote last; None: nothing."""
+        with suppress(FileNotFoundError), self._files.open_input_stream(f"{self._root}/{_CALL}") as stream:
+            return bytes(stream.read()).decode()
+        return None
+
+    def note_call(self, call: str) -> None:
+        """Note by which function and schema results were made that are published now."""
+        self.write(_CALL, call.encode())
 
     def remove(self, id_: str) -> None:
         """Remove the folder of a pass. If this is interrupted, the folder counts as incomplete."""

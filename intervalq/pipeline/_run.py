@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from intervalq.errors import InvalidOption, QueueNotFound, StoreUnavailable, TooManyFailures
+from intervalq.pipeline._function import Function
 from intervalq.pipeline._guard import Guard
 from intervalq.pipeline._judge import judge, write_report
 from intervalq.pipeline._layout import Layout, Pass
@@ -61,12 +63,12 @@ def run(
     return _Run(spec, _session(spec, spark), watch or Watch(), stop or threading.Event()).run()
 
 
-def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | None, str | None]:
+def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | None, str]:
     """Audit the log again, and write the report; returns the audit (None: no log) and the page's place."""
     session = _session(spec, spark)
     layout = Layout(spec.output)
     found = judge(session, spec, layout)
-    return found, write_report(layout, found, {"pipeline": spec.name})
+    return found, write_report(session, layout, found, {"pipeline": spec.name})
 
 
 def stage_of(spec: Spec, *, canary: bool = True) -> Transform:
@@ -76,16 +78,20 @@ def stage_of(spec: Spec, *, canary: bool = True) -> Transform:
         InvalidOption: `paced` refuses something.
     """
     call = spec.call
-    for function in (call.function, call.setup):
-        if function is not None:
+    for function in (call.function, call.setup, call.cost, call.settle):
+        if isinstance(function, Function):
             function.may_travel()
     try:
         return paced(
             call.function.call,
             call.schema,
             queue=spec.queue,
+            cost=call.cost.call if isinstance(call.cost, Function) else call.cost,
+            settle=None if call.settle is None else call.settle.call,
             key=spec.input.key,
+            columns=call.columns,
             run=spec.name,
+            large_answers=Layout(spec.output).answers,
             concurrency=call.concurrency,
             window=call.window,
             on_unknown=call.on_unknown,
@@ -117,15 +123,19 @@ class _Run:
         self._stop = stop
         self._layout = Layout(spec.output)
         self._passes: list[Published] = []
+        self._restarts = 0
 
     def run(self) -> Outcome:
         """Do the whole run, or as much as is possible until it is stopped."""
-        # Where results are published, answers have fitted before, and odd rows may be all that is left.
-        stage = stage_of(self._spec, canary=not self._layout.has("results"))
+        stage = stage_of(self._spec)
         self._check_schema()
+        # Where results of this function and schema are published, odd rows may be all that is left.
+        if self._layout.has("results") and self._layout.published_call() == self._call_text:
+            stage = stage_of(self._spec, canary=False)
         self._interval = self._pace()
         with Guard(self._spec, self._watch) as guard:
-            if not self._recover(guard):
+            self._restarts = self._recover(guard)
+            if not self._restarts:
                 guard.forget_unfit(self._spec.call.schema)
             found = requests(self._spark, self._spec, self._layout)
             to_call, before, same, rejected = tally(found.counts())
@@ -135,6 +145,7 @@ class _Run:
                 duplicates=same,
                 rejected=rejected,
                 before=before,
+                restarts=self._restarts,
                 passes=(),
                 audit=None,
                 report=None,
@@ -160,6 +171,9 @@ class _Run:
         ]
         if taken:
             raise InvalidOption(f"{call} has {', '.join(taken)}, which the output uses: choose other names")
+        target, version = self._spec.call.function.target, self._spec.call.version
+        described = {"function": target, "schema": given.simpleString(), "version": version}
+        self._call_text = json.dumps(described, indent=1)
 
     def _pace(self) -> float:
         """Seconds between two starts; asks the queue, so that a mismatch is reported before anything runs."""
@@ -170,9 +184,9 @@ class _Run:
                 raise
             return self._spec.interval
 
-    def _recover(self, guard: Guard) -> bool:
-        """Complete passes of earlier runs; returns whether one was interrupted, and has to be repeated."""
-        interrupted = False
+    def _recover(self, guard: Guard) -> int:
+        """Complete passes of earlier runs; returns how many were interrupted, and have to be repeated."""
+        interrupted = 0
         for one in list(self._layout.passes()):
             if one.published:
                 self._end(guard, one)
@@ -184,7 +198,7 @@ class _Run:
                     f"pass {one.id} was interrupted: restarting it; completed calls come from the ledger"
                 )
                 self._layout.remove(one.id)
-                interrupted = True
+                interrupted += 1
         return interrupted
 
     def _tell(self, outcome: Outcome, to_call: int) -> None:
@@ -214,6 +228,8 @@ class _Run:
             raise
         if not self._stop.is_set():
             self._publish(guard, Pass(id_, complete=True, published=False))
+            if self._passes[-1].results:
+                self._layout.note_call(self._call_text)
 
     def _tasks(self, to_call: int) -> int:
         """The number of Spark tasks that make calls: no more than there are rows."""
@@ -287,4 +303,5 @@ class _Run:
         self._watch.note("auditing the log")
         found = judge(self._spark, self._spec, self._layout)
         outcome = replace(outcome, audit=None if found is None else found.to_dict())
-        return replace(outcome, report=write_report(self._layout, found, outcome.to_dict()))
+        place = write_report(self._spark, self._layout, found, outcome.to_dict())
+        return replace(outcome, report=place)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, cast
 from intervalq import IntervalQueue
 from intervalq._queue.options import whole
 from intervalq._spec import parse
+from intervalq._spec.limits import rules_of
 from intervalq._timing.rates import rate
 from intervalq.errors import InvalidOption, short
 from intervalq.pipeline._function import Function, function_of
@@ -28,11 +29,11 @@ REASONS: Final = ("malformed", "key_missing", "key_invalid", "duplicate_key", "c
 _TABLES: Final = ("pipeline", "input", "call", "queue")
 _INPUT: Final = ("path", "format", "key", "require", "options")
 _CALL: Final = (
-    *("function", "schema", "setup", "concurrency", "window", "retries"),
+    *("function", "schema", "setup", "columns", "cost", "settle", "concurrency", "window", "retries"),
     *("on_unknown", "stop_after", "version", "replay", "tasks", "latency"),
 )
 _QUEUE: Final = (
-    *("name", "rate", "interval", "store", "burst", "tolerance"),
+    *("name", "rate", "interval", "limits", "store", "burst", "tolerance"),
     *("max_running", "retries", "backoff"),
 )
 _ENDINGS: Final[dict[str, Format]] = {
@@ -62,6 +63,9 @@ class Call:
     function: Function
     schema: str
     setup: Function | None
+    columns: tuple[str, ...] | None
+    cost: Function | int | dict[str, int]
+    settle: Function | None
     concurrency: int
     window: int
     retries: int | None
@@ -186,16 +190,23 @@ class _Reader:
     def _call(self) -> Call:
         table = self._table("call", _CALL)
         target = table.text("function", 'give "module:name" of a function that takes a row and its context')
-        setup = table.maybe("setup")
         latency = table.any("latency")
         folder = self._file.parent
+
+        def named(field_: str) -> Function | None:
+            name = table.maybe(field_)
+            return None if name is None else table.checked(field_, lambda: function_of(name, folder))
+
         concurrency = self._number(table, "concurrency", 16, 10_000)
         return Call(
             function=table.checked("function", lambda: function_of(target, folder)),
             schema=table.text(
                 "schema", 'give the columns of the function\'s result, as "status int, body string"'
             ),
-            setup=None if setup is None else table.checked("setup", lambda: function_of(setup, folder)),
+            setup=named("setup"),
+            columns=table.names("columns"),
+            cost=self._cost(table, named),
+            settle=named("settle"),
             concurrency=concurrency,
             window=self._number(table, "window", max(64, 2 * concurrency), 1_000_000),
             retries=table.whole("retries"),
@@ -210,6 +221,19 @@ class _Reader:
             if latency is None
             else table.checked("latency", lambda: parse.duration(latency, what="latency") / 1e6),
         )
+
+    @staticmethod
+    def _cost(table: Table, named: Callable[[str], Function | None]) -> Function | int | dict[str, int]:
+        """A number, units by name, or a function of the row; `paced` checks the first two."""
+        value = table.any("cost")
+        if isinstance(value, str):
+            return named("cost") or 1
+        if value is not None and not isinstance(value, int | dict):
+            raise table.wrong(
+                "cost",
+                f'= {short(value)} must be a number, a table such as {{ tokens = 100 }}, or "module:name"',
+            )
+        return 1 if value is None else value
 
     @staticmethod
     def _number(table: Table, field_: str, otherwise: int, most: int) -> int:
@@ -230,7 +254,12 @@ class _Reader:
             "burst": lambda value: whole("burst", value, 1),
             "max_running": lambda value: whole("max_running", value, 1),
             "retries": lambda value: whole("retries", value, 0),
+            "limits": rules_of,
         }
+        if "limits" in table and "rate" not in table and "interval" not in table:
+            raise table.wrong(
+                "limits", "need a pace beside them, by which starts are audited: give rate or interval, too"
+            )
         for one in names:
             table.checked(one, lambda one=one: alone[one](table.any(one)))  # type: ignore[misc]
         called = table.maybe("name") or name

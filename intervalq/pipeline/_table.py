@@ -9,7 +9,7 @@ from intervalq.errors import IntervalqError, InvalidOption, MissingExtra, short
 
 T = TypeVar("T")
 
-_KINDS: Final = {str: "text", int: "a whole number", dict: "a table"}
+_KINDS: Final = {str: "text", int: "a whole number", dict: "a table", list: "a list"}
 
 
 class Table:
@@ -99,6 +99,19 @@ class Table:
                     f"{self._file}: [{self._name}.{field}] {name} = {short(value)} must be text"
                 )
         return table
+
+    def names(self, field: str) -> tuple[str, ...] | None:
+        """An optional list of texts, or None.
+
+        Raises:
+            InvalidOption: it is something else, or empty.
+        """
+        value = self._get(field, list)
+        if value is None:
+            return None
+        if not value or not all(isinstance(item, str) and item.strip() for item in value):
+            raise self.wrong(field, f"= {short(value)} must be a list of texts")
+        return tuple(value)
 
     def any(self, field: str) -> Any:  # noqa: ANN401 - a duration is a number or text, which others check
         """A field as it is, or None."""

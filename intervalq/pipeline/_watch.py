@@ -118,12 +118,14 @@ class Outcome:
     """Rows of the input that are rejected, by reason, including those that earlier runs have listed."""
     before: int
     """Rows that already had results."""
+    restarts: int
+    """Passes of earlier runs that were interrupted, and are repeated by this one."""
     passes: tuple[Published, ...]
     """The passes that were published, including unpublished ones of earlier runs."""
     audit: dict[str, Any] | None
     """See `intervalq.spark.Audit.to_dict`; None: nothing was ever called."""
     report: str | None
-    """The place of the page; None: there is none, for example without matplotlib."""
+    """The place of the page; None: the run was stopped."""
     stopped: bool = False
     """Whether it was stopped, so that the next run has to continue."""
 
@@ -157,6 +159,7 @@ class Outcome:
             "duplicates": self.duplicates,
             "rejected": self.rejected,
             "before": self.before,
+            "restarts": self.restarts,
             "results": self.results,
             "failed": self.failed,
             "passes": [{name: getattr(one, name) for name in Published.__slots__} for one in self.passes],

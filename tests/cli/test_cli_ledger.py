@@ -17,6 +17,7 @@ import pytest
 from cli.command_line import CommandLine
 from intervalq.cli._app import run_app
 from intervalq.cli._tasks.batch import Bar
+from intervalq.ledger._large import LargeAnswers
 from intervalq.ledger.rules import Claim, Command, Ended, Record
 from intervalq.ledger.store import open_ledger_store
 
@@ -146,6 +147,17 @@ def test_an_export_that_is_interrupted_leaves_the_file_as_it_was(
     assert there[0] == 2
     assert list(tmp_path.glob("rows.jsonl*")) == [rows]
     assert rows.read_text() == "old"
+
+
+def test_large_answers_go_with_their_rows(store_url: str, ledger: Run, tmp_path: Path) -> None:
+    put(store_url, *FEW)
+    files = LargeAnswers(f"{tmp_path}/large", "run")
+    for key in "ab":
+        files.write(key, "1")
+    ledger("forget", "run", "a", "--large-answers", "large")
+    assert len(files.names()) == 1
+    ledger("drop", "run", "--yes", "--large-answers", "large")
+    assert files.names() == []
 
 
 def test_drop_asks_on_a_terminal(intervalq: CommandLine, store_url: str) -> None:

@@ -23,8 +23,9 @@ GIVES_TEXT = StructType([StructField("out", StringType())])
 
 USUAL: dict[str, Any] = {
     "queue": None, "cost": 1, "settle": None, "key": None, "run": None, "ledger": None, "codec": None,
+    "columns": None,
     "concurrency": 4, "window": 16, "on_unknown": "retry", "errors": "raise", "retries": None, "setup": None,
-    "stop_after": None, "version": None, "replay": False, "canary": True,
+    "stop_after": None, "version": None, "replay": False, "canary": True, "large_answers": None,
     "flush_rows": 1_000, "flush_s": 60.0, "drain": 30.0, "log": "_iq",
 }  # fmt: skip
 """The options of `paced`, except that no batch is flushed for its age."""

@@ -180,10 +180,45 @@ def test_the_plan(spark: SparkSession, frame: DataFrame, store: str) -> None:
     assert plan(frame, queue, latency="10ms").warnings == ()
     (warning,) = plan(frame, queue, latency=10, concurrency=10).warnings
     assert "2 tasks keep too few calls in flight: use df.repartition(100)" in warning
+    limited = IntervalQueue("l", rate="100/s", limits=["5/s", "9 tokens/hour"], store=store)
+    assert plan(frame, limited, latency=1).rate == 5
     with pytest.raises(InvalidOption, match="has no interval"):
         plan(frame, IntervalQueue("unknown", store=store), latency=1)
     with pytest.raises(QueueNotFound):
         progress(IntervalQueue("unknown", store=store))
+
+
+def test_the_plan_warns_of_rows_that_are_paid_for_and_dropped(spark: SparkSession, store: str) -> None:
+    queue = IntervalQueue("p", rate="100/s", store=store)
+
+    def fetch(row: dict[str, Any], ctx: object) -> dict[str, Any]:
+        raise AssertionError("plan calls nothing")
+
+    before = spark.range(9).where("id > 2").limit(4)
+    rows = before.transform(paced(fetch, "a int", queue=queue, ledger=None))
+    others = spark.range(3)
+
+    def warned(result: DataFrame) -> list[str]:
+        return [
+            text for text in plan(before, queue, latency=0, result=result).warnings if "after paced" in text
+        ]
+
+    for fine in (rows, rows.select("a"), rows.repartition(2), rows.join(others, "id"), rows.union(rows)):
+        assert warned(fine) == []
+    for result, step in [
+        (rows.where("a = 1").select("id"), "Filter"),
+        (rows.limit(3), "CollectLimit"),
+        (rows.repartition(2).limit(3).join(others, "id"), "Limit"),
+        (rows.orderBy("a").limit(2), "TakeOrdered"),
+        (rows.sample(0.5), "Sample"),
+        (rows.join(others, "id", "left_semi"), "LeftSemi"),
+    ]:
+        assert any(step in text for text in warned(result)), step
+    (warning,) = warned(rows.orderBy("a"))
+    assert "reads its input twice" in warning
+    assert len(warned(rows.union(rows).where("a > 1"))) == 1
+    with pytest.raises(InvalidOption, match="give the DataFrame before paced"):
+        plan(rows, queue, latency=0)
 
 
 @pytest.fixture

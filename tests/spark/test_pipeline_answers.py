@@ -11,8 +11,11 @@ import pytest
 
 from intervalq.cli._app import run_app
 from intervalq.cli._pipeline.show import words
+from intervalq.ledger._large import LargeAnswers
 from intervalq.ledger.rules import Ended, Record
-from intervalq.pipeline import Look, read_spec, run
+from intervalq.pipeline import Look, Watch, read_spec, run
+from intervalq.pipeline._guard import Guard
+from intervalq.pipeline._layout import Layout
 from intervalq.pipeline._reasons import Sample
 from spark.pipelines import Small
 from spark.stages import ask
@@ -87,6 +90,28 @@ def test_an_odd_answer_is_a_reason_and_is_not_lost(
     assert (outcome.audit["starts"], outcome.audit["violations"]) == (53, {})
 
 
+def test_files_of_large_answers_go_with_their_rows(small: Small) -> None:
+    """Once results are published, only answers that didn't fit are still needed."""
+    spec = read_spec(small.file)
+    files = LargeAnswers(Layout(spec.output).answers, spec.name)
+
+    def ended(key: str, *, failed: bool) -> Ended:
+        more = ',"error":"BadResult: x"' if failed else ""
+        text = f'{{"answer":{{"$file":"{files.write(key, "1")}"}},"schema":"s","log":[]{more}}}'
+        return Ended(key, text, failed)
+
+    ask(spec.store, Record("s", 1, (ended("a", failed=False), ended("b", failed=True))), spec.name)
+    assert len(files.names()) == 2
+    with Guard(spec, Watch()) as guard:
+        guard.forget(has_unfit=True)
+        assert len(files.names()) == 1
+        guard.forget_errors()
+        assert len(files.names()) == 1
+        guard.forget(has_unfit=False)
+        assert files.names() == []
+    assert not Path(files.place).exists()
+
+
 def test_without_a_change_it_is_called_again(spark: SparkSession, small: Small) -> None:
     small.set("odd", "name5")
     run(read_spec(small.file), spark=spark)
@@ -94,6 +119,15 @@ def test_without_a_change_it_is_called_again(spark: SparkSession, small: Small) 
     outcome = run(read_spec(small.file), spark=spark)
     assert (outcome.before, outcome.results, outcome.failed) == (50, 1, 0)
     assert small.called() == Counter(small.callable) + Counter(["k5"])
+
+    # Published results prove nothing about another schema.
+    with (small.folder / "visits.jsonl").open("a") as rows:
+        rows.writelines(json.dumps({"id": f"new{n}", "name": "new", "n": n}) + "\n" for n in range(20))
+    small.file.write_text(small.file.read_text().replace("again string", "again int"))
+    before = sum(small.called().values())
+    with pytest.raises(Exception, match="TooManyFailures: 2 rows had answers that don't fit"):
+        run(read_spec(small.file), spark=spark)
+    assert sum(small.called().values()) == before + 2
 
 
 def test_the_commonest_reason_is_seen_while_it_runs(tmp_path: Path) -> None:

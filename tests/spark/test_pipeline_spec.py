@@ -9,6 +9,7 @@ import pytest
 
 from intervalq.errors import InvalidOption
 from intervalq.pipeline import read_spec
+from intervalq.pipeline._function import Function
 from intervalq.pipeline._run import stage_of
 from spark.pipelines import SPEC, Small
 
@@ -28,6 +29,26 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
     assert spec.call.function.call.__name__ == "fetch"
     assert callable(stage_of(spec))
     assert str(small.folder) not in sys.path
+
+
+def test_costs_limits_and_columns_reach_the_stage(small: Small) -> None:
+    (small.folder / "calls.py").write_text(
+        "def cost(row): return {'tokens': row['n']}\ndef took(answer): return None\ndef fetch(row, ctx): ..."
+    )
+    more = 'columns = ["n"]\ncost = "calls:cost"\nsettle = "calls:took"'
+    spec = SPEC.replace("concurrency = 4", more).replace(
+        'interval = "1ms"', 'rate = "9/s"\nlimits = ["90 tokens/min"]'
+    )
+    small.file.write_text(spec)
+    found = read_spec(small.file)
+    assert found.call.columns == ("n",)
+    assert isinstance(found.call.cost, Function)
+    assert found.call.cost.call({"n": 2}) == {"tokens": 2}
+    assert found.call.settle is not None
+    assert [limit.most for limit in found.queue._options.limits] == [90]
+    assert callable(stage_of(found))
+    small.file.write_text(spec.replace('"calls:cost"', "{ tokens = 3 }"))
+    assert read_spec(small.file).call.cost == {"tokens": 3}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +76,13 @@ def test_a_spec_says_all_that_is_needed(small: Small) -> None:
         ('"calls:fetch"', '"calls:HELD"', "[call] "),  # accepts no row
         ("concurrency = 4", "concurrency = 0", "[call] concurrency is refused: concurrency=0 must be"),
         ("concurrency = 4", "concurrency = true", "[call] concurrency = True must be a whole number"),
+        ("concurrency = 4", "columns = []", "[call] columns = [] must be a list of texts"),
+        ("concurrency = 4", "cost = 1.5", "[call] cost = 1.5 must be a number, a table"),
+        ("concurrency = 4", "cost = 0", "[call] cost=0 must be"),
+        ("concurrency = 4", "cost = { tokens = 2 }", "[call] cost={'tokens': 2}: this handle has no limit"),
+        ("concurrency = 4", 'settle = "calls:gone"', "module calls has no gone"),
+        ('interval = "1ms"', 'limits = ["9/min"]', "[queue] limits need a pace beside them"),
+        ('interval = "1ms"', 'rate = "1/s"\nlimits = ["soon"]', "[queue] limits is refused: 'soon' is"),
         ("concurrency = 4", "window = 2", "[call] window=2 must be"),
         ("concurrency = 4", 'latency = "soon"', "[call] latency is refused: 'soon' is not a duration"),
         ("concurrency = 4", 'on_unknown = "ask"', "[call] on_unknown = 'ask' must be one of retry, fail"),

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from pyspark.sql.types import DecimalType, IntegerType, StringType, StructField, StructType
 
-from intervalq.errors import BadResult, InvalidOption, RowFailed, RunChanged, TooManyFailures
+from intervalq.errors import (
+    BadResult,
+    InvalidOption,
+    RowFailed,
+    RunChanged,
+    TooManyFailures,
+    UnreadableValue,
+)
+from intervalq.ledger import Ledger
 from intervalq.ledger.rules import MAX_VALUE, Ended, Look, Record
 from intervalq.spark import CallContext
 from intervalq.spark._paced import trial
@@ -154,6 +166,19 @@ def test_stop_after_failures_for_one_reason(options: dict[str, Any]) -> None:
     assert set(calls.values()) == {1}, "kept failures stop it without a call"
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("server 7 said '9 is down'\nmore", "server # said …"),
+        ("KeyError: 'id'", "KeyError: …"),
+        ("the function's result for row 'k11' doesn't fit", "the function's result for row … doesn't fit"),
+        ('no "a b" at 7f-12', "no … at #"),
+    ],
+)
+def test_a_reason_is_what_errors_have_in_common(error: str, reason: str) -> None:
+    assert trial.reason_of(error) == reason
+
+
 def test_odd_rows_at_the_head_of_a_worker_are_data_if_others_have_results(options: dict[str, Any]) -> None:
     async def priced(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
         return {"price": "n/a" if row["id"] >= 50 else 1}
@@ -203,6 +228,75 @@ def test_a_large_answer_that_does_not_fit_is_an_error_of_its_row(options: dict[s
     assert prices.of == {0: 1}
 
 
+class Flipped:
+    """A codec."""
+
+    def encode(self, data: bytes) -> bytes:
+        return data[::-1]
+
+    decode = encode
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("codec", [None, Flipped()])
+def test_large_answers_are_in_files(
+    options: dict[str, Any], tmp_path: Path, codec: Flipped | None, *, given: bool
+) -> None:
+    text = "ü" * MAX_VALUE
+    prices = Prices(text)
+    place = tmp_path / ("large/run=r" if given else "state.db.answers/run=r")
+    options |= {"errors": "column", "codec": codec}
+    if given:
+        options["large_answers"] = f"{tmp_path}/large"
+    for _ in range(2):  # the answer of the second row doesn't fit, and is kept, too
+        (row,) = staged(prices, batches([0]), GIVES_PRICE, **options)
+        assert row["price"] == text
+        (row,) = staged(prices, batches([1]), MONEY, **options)
+        assert "not a number" in row["_iq"]["error"]
+    assert row["_iq"]["replayed"]
+    (row,) = staged(prices, batches([1]), GIVES_PRICE, **options)
+    assert row["price"] == text
+    assert prices.of == {0: 1, 1: 1}
+    files = sorted(place.iterdir())
+    assert [file.stat().st_mode & 0o777 for file in [*files, place]] == [0o600, 0o600, 0o700]
+    assert (text in files[0].read_text()) == (codec is None)
+
+    def remaining_after(change: Callable[[Ledger], Awaitable[object]]) -> int:
+        async def do() -> None:
+            async with Ledger("r", options["ledger"], large_answers=options.get("large_answers")) as one:
+                await change(one)
+
+        anyio.run(do)
+        return len(list(place.iterdir())) if place.exists() else 0
+
+    assert remaining_after(lambda one: one.forget(["0"])) == 1
+    next(place.iterdir()).write_text("cut off")
+    with pytest.raises(UnreadableValue, match="row '1' of ledger 'r'"):
+        list(staged(prices, batches([1]), GIVES_PRICE, **options))
+    assert remaining_after(lambda one: one.forget(["1", "2"], ["failed"])) == 1, "row 2 may have been kept"
+    assert remaining_after(Ledger.drop) == 0
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("more", [{}, {"size": "7"}])
+def test_an_answer_that_looks_like_the_name_of_a_file(options: dict[str, Any], more: dict[str, str]) -> None:
+    async def odd(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        return {"$file": "../../etc/passwd", **more}
+
+    schema = StructType([StructField(name, StringType()) for name in ("$file", *more)])
+    for _ in range(2):
+        (row,) = staged(odd, batches([0]), schema, **options)
+        assert row["$file"] == "../../etc/passwd"
+
+
+def test_a_folder_that_can_not_be_written_is_an_error_of_its_row(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "state.db.answers").write_text("no folder")
+    (row,) = staged(Prices("x" * MAX_VALUE), batches([0]), GIVES_PRICE, errors="column", **options)
+    assert re.search(r"can't be written into .*run=r: .*Not a directory", row["_iq"]["error"])
+
+
 def test_an_answer_of_a_type_that_can_not_be_kept(options: dict[str, Any]) -> None:
     (row,) = staged(Prices(object()), batches([0]), MONEY, errors="column", **options)
     assert "a object can't be kept: return values of JSON" in row["_iq"]["error"]
@@ -215,6 +309,9 @@ def test_an_answer_of_a_type_that_can_not_be_kept(options: dict[str, Any]) -> No
         ({"stop_after": 0, "errors": "column"}, "stop_after"),
         ({"version": "v1", "ledger": None}, "ledger=None keeps none"),
         ({"replay": True, "ledger": None}, "ledger=None keeps none"),
+        ({"large_answers": "x", "ledger": None}, "ledger=None keeps none"),
+        ({"large_answers": " "}, "must be a path"),
+        ({"large_answers": "nowhere://x"}, "can't be opened"),
         ({"version": "no spaces"}, "version"),
     ],
 )

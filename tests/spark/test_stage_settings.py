@@ -8,6 +8,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Self
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
@@ -16,8 +17,9 @@ from intervalq import IntervalQueue
 from intervalq.errors import (
     InvalidOption,
 )
-from intervalq.spark import CallContext
+from intervalq.spark import CallContext, paced
 from intervalq.spark._paced import context as _context
+from intervalq.spark._paced import handoff
 from intervalq.spark._paced.partition import stage
 from intervalq.spark._paced.validate import job_maker
 from spark.stages import GIVES_TEXT, USUAL, Calls, batches, paced_here, staged
@@ -150,6 +152,43 @@ def test_only_configuration_travels(ledger: str) -> None:
 def test_settings_that_can_not_be(options: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
         list(staged(Calls(), batches([1]), **options))
+
+
+def test_a_store_without_ledgers_is_refused_on_the_driver() -> None:
+    queue = IntervalQueue("q", rate="1/s", store="nats://there")
+    with pytest.raises(InvalidOption, match=r"that store holds queues only.*or give ledger= the URL"):
+        paced(Calls(), "out string", queue=queue, key="id", run="r")
+    paced(Calls(), "out string", queue=queue, key="id", run="r", ledger="redis://there")
+
+
+def test_a_function_gets_the_columns_that_are_chosen(ledger: str) -> None:
+    async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        return {"out": f"{ctx.row_key}: {row}"}
+
+    source = [pa.RecordBatch.from_pydict({"id": [1, 2], "text": ["a", "b"], "more": [[1], [2]]})] * 2
+    rows = list(staged(call, iter(source), columns=["text"], key="id", run="r", ledger=ledger))
+    assert {(row["id"], row["more"][0], row["out"]) for row in rows} == {
+        (1, 1, "1: {'text': 'a'}"), (2, 2, "2: {'text': 'b'}"),
+    }  # fmt: skip
+    for wrong in ([], "text", ["text", "text"], [1]):
+        with pytest.raises(InvalidOption, match="must be a list of different names"):
+            list(staged(call, iter(source), columns=wrong))
+
+
+def test_a_window_grows_while_rows_end_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("intervalq.spark._paced.handoff.time.monotonic", lambda: now)
+    exchange = handoff.Exchange(64, 1_024, flush_rows=10**9, flush_s=1)
+    done = handoff.Done(pa.RecordBatch.from_pydict({}), 0, "", None, handoff.Stamp(), False, None)
+    steps = []
+    for took in (0.1, 0.1, 0.3, 0.1, 0.1, 0.1, 5.0, 5.0, *[5.0] * 4):
+        rows = 4 * exchange.step
+        assert exchange.enter(rows)
+        exchange.finish([done] * (rows - 1))
+        now += took
+        exchange.finish([done])
+        steps.append(exchange.step)
+    assert steps == [32, 64, 64, 128, 256, 256, 128, 64, 32, 16, 16, 16]
 
 
 def test_a_function_needs_a_row_and_a_context() -> None:

@@ -29,6 +29,10 @@ _STORE_HELP: Final = (
     "the path of a SQLite file (.db) or a JSON file (any other path). To keep passwords out of `ps`, set "
     "INTERVALQ_STORE in the environment instead. Default: a SQLite file in your state folder."
 )
+_LARGE_HELP: Final = (
+    "The folder that the run was given as large_answers=, from which those of removed rows are removed, too. "
+    "Default: the one beside a ledger in a file."
+)
 _STATES: Final[dict[Shown, str]] = {
     "done": "Rows whose call returned a result.",
     "failed": "Rows whose call failed.",
@@ -111,9 +115,16 @@ def on_store(store: str | None, action: Callable[[LedgerStore], Awaitable[R]]) -
     return anyio.run(do)
 
 
-def on_ledger(name: str, store: str | None, action: Callable[[Ledger], Awaitable[R]]) -> R:
+def on_ledger(
+    name: str, store: str | None, action: Callable[[Ledger], Awaitable[R]], large_answers: str | None = None
+) -> R:
     """Run an action on one ledger; see `on_store`."""
-    return on_store(store, lambda opened: action(Ledger(name, opened)))
+    return on_store(store, lambda opened: action(Ledger(name, opened, large_answers=large_answers)))
+
+
+def large_answers_option(function: F) -> F:
+    """`--large-answers` of the commands that remove rows."""
+    return click.option("--large-answers", metavar="FOLDER", help=_LARGE_HELP)(function)
 
 
 @click.command("list", epilog=examples("intervalq ledger list", "intervalq ledger list --json"))
@@ -200,9 +211,18 @@ def show(name: str, store: str | None, *, as_json_: bool) -> None:
 @click.argument("name")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @state_options("done", "failed", "unknown", "free")
+@large_answers_option
 @ledger_store_option
 @json_option
-def forget(name: str, keys: tuple[str, ...], store: str | None, *, as_json_: bool, **states: bool) -> None:
+def forget(
+    name: str,
+    keys: tuple[str, ...],
+    store: str | None,
+    *,
+    large_answers: str | None,
+    as_json_: bool,
+    **states: bool,
+) -> None:
     """Remove rows from a ledger, so that they are called again.
 
     Give keys, states, or both: with both, only the given rows that are in one of the given states are
@@ -211,7 +231,7 @@ def forget(name: str, keys: tuple[str, ...], store: str | None, *, as_json_: boo
     shown = states_of(states)
     if not keys and shown is None:
         raise InvalidOption("give the rows: their keys, or --failed, --unknown, --done or --free")
-    removed = on_ledger(name, store, lambda one: one.forget(keys or None, shown))
+    removed = on_ledger(name, store, lambda one: one.forget(keys or None, shown), large_answers)
     click.echo(
         as_json({"name": name, "removed": removed}) if as_json_ else f"{name}: {many(removed, 'row')} removed"
     )
@@ -269,9 +289,10 @@ def expire(name: str, after: str, store: str | None, *, as_json_: bool) -> None:
 @click.command(epilog=examples("intervalq ledger drop filings-2026 --yes"))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask. Required without a terminal.")
+@large_answers_option
 @ledger_store_option
 @json_option
-def drop(name: str, store: str | None, *, yes: bool, as_json_: bool) -> None:
+def drop(name: str, store: str | None, *, yes: bool, large_answers: str | None, as_json_: bool) -> None:
     """Remove a ledger with all its results.
 
     A run of this name calls all its rows again.
@@ -285,6 +306,6 @@ def drop(name: str, store: str | None, *, yes: bool, as_json_: bool) -> None:
             what += f", in use by {info.sessions} process{'es' if info.sessions > 1 else ''}"
         if not click.confirm(f"{what}?", err=True):
             raise Failed("nothing was dropped")
-    if not on_ledger(name, store, Ledger.drop):
+    if not on_ledger(name, store, Ledger.drop, large_answers):
         raise LedgerNotFound(name)
     click.echo(as_json({"name": name, "dropped": True}) if as_json_ else f"{name}: dropped")

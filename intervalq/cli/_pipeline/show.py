@@ -112,8 +112,5 @@ def verdict(audit: dict[str, Any], page: str | None) -> None:
         click.echo(f"violation: {name}, {found['count']:,} times: {found['meaning']}")
     if audit["ok"]:
         click.echo(f"audit: {audit['starts']:,} starts, no violations")
-    click.echo(
-        f"report: {page}"
-        if page
-        else "no report page: pip install 'intervalq[report]', then `pipeline audit`"
-    )
+    if page is not None:
+        click.echo(f"report: {page}")

@@ -36,7 +36,7 @@ class Unfit(ValueError):
 
 def fitter(kind: pa.DataType) -> Fit:
     """A function that converts a value to an Arrow type without loss, and raises `Unfit` if it can't."""
-    return _or_none(_fitter(kind))
+    return _or_none(_fitter(kind), is_date=types.is_date(kind) or types.is_timestamp(kind))
 
 
 def _fitter(kind: pa.DataType) -> Fit:
@@ -49,13 +49,15 @@ def _fitter(kind: pa.DataType) -> Fit:
     return _by_arrow(kind)
 
 
-def _or_none(fit: Fit) -> Fit:
+def _or_none(fit: Fit, *, is_date: bool) -> Fit:
     def fit_or_none(value: object) -> object:
-        if value is None or is_missing(value):
+        if value is None or (is_date and is_missing(value)):
             return None
         try:
             return fit(value)
         except Unfit:
+            if is_missing(value):
+                return None
             if (plain := of_numpy(value)) is not None:
                 return fit(plain)
             raise

@@ -24,6 +24,11 @@ _WRITERS: Final[list[tuple[type | tuple[type, ...], str, Callable[[Any], Any]]]]
 ]
 """Types that JSON doesn't have; a datetime is a date, too, so it comes first."""
 
+IN_FILE: Final = "$file"
+"""The key of an object that stands for an answer in a file, which it names."""
+
+_AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
+
 LISTS: Final = (list, tuple, set, frozenset, range)
 """Types whose values count as lists."""
 
@@ -38,15 +43,22 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "$uuid": UUID,
     "$map": lambda pairs: {_read_key(key): read_answer(value) for key, value in pairs},
 }
+_MARKS: Final = {*_READERS, IN_FILE}
 
 
-def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
+def written_answer(value: object) -> Any:  # noqa: ANN401, PLR0911 - any JSON; one return for each kind
     """The JSON value that stands for an answer.
 
     Raises:
         TypeError: it has a value of a type that can't be kept; the message names the type.
     """
-    if value is None or isinstance(value, bool | str | int | float):
+    if type(value) in _AS_THEY_ARE:  # most values, so these come first
+        return value
+    if type(value) is dict and len(value) != 1:
+        written = {key: written_answer(item) for key, item in value.items() if type(key) is str}
+        if len(written) == len(value):
+            return written
+    if isinstance(value, bool | str | int | float):
         return _written_scalar(value)
     if isinstance(value, Mapping):
         return _written_map(value)
@@ -60,6 +72,11 @@ def written_answer(value: object) -> Any:  # noqa: ANN401 - any JSON
     if (plain := of_numpy(value)) is not None:
         return written_answer(plain)
     raise TypeError(f"a {type(value).__name__} can't be kept")
+
+
+def file_of(answer: Any) -> str | None:  # noqa: ANN401 - any JSON
+    """The name of the file that has a kept answer; None: it is no file that has it."""
+    return answer[IN_FILE] if isinstance(answer, dict) and answer.keys() == {IN_FILE} else None
 
 
 def is_missing(value: object) -> bool:
@@ -96,7 +113,7 @@ def _written_scalar(value: str | float | bool | None) -> Any:  # noqa: ANN401 - 
 
 
 def _written_map(value: Mapping[Any, Any]) -> dict[str, Any]:
-    is_marked = len(value) == 1 and next(iter(value)) in _READERS  # it would be read as something else
+    is_marked = len(value) == 1 and next(iter(value)) in _MARKS  # it would be read as something else
     if not is_marked and all(type(key) is str for key in value):
         return {key: written_answer(item) for key, item in value.items()}
     return {"$map": [[written_answer(key), written_answer(item)] for key, item in value.items()]}

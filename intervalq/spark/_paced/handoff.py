@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -44,11 +44,20 @@ class Done(NamedTuple):
     error: str | None
 
 
-class Exchange:
-    """Rows in progress: at most `window` of them are between input and result."""
+_QUICK: Final = 0.2
+"""A window grows if as many rows as it holds end within so many seconds, and shrinks if that takes four times
+as long."""
 
-    def __init__(self, window: int, flush_rows: int, flush_s: float) -> None:
-        self._window = window
+
+class Exchange:
+    """Rows in progress: at most as many as the window has are between input and result."""
+
+    def __init__(self, window: int, most: int, flush_rows: int, flush_s: float) -> None:
+        """The window grows from `window` up to `most` rows while rows end quickly."""
+        self._least = self._window = window
+        self._most = most
+        self._ended = 0
+        self._since = time.monotonic()
         self._flush_rows = flush_rows
         self._flush_s = flush_s
         self._lock = threading.Lock()
@@ -58,6 +67,11 @@ class Exchange:
         self._finished: list[Done] = []
         self._over = False
         self._error: BaseException | None = None
+
+    @property
+    def step(self) -> int:
+        """How many rows to enter at a time."""
+        return max(1, self._window // 4)
 
     def enter(self, rows: int) -> bool:
         """Wait for room for some rows (reader's thread); False: the task is ending, and wants no more."""
@@ -72,9 +86,22 @@ class Exchange:
         with self._lock:
             self._held -= len(rows)
             self._finished += rows
+            self._adapt(len(rows))
             self._room.notify()
             if len(self._finished) >= self._flush_rows:
                 self._results.notify()
+
+    def _adapt(self, ended: int) -> None:
+        """Hold as many rows as end in a moment: a command for many costs a store little more than for one."""
+        self._ended += ended
+        if self._ended < self._window:
+            return
+        now = time.monotonic()
+        if now - self._since < _QUICK:
+            self._window = min(self._most, 2 * self._window)
+        elif now - self._since > 4 * _QUICK:
+            self._window = max(self._least, self._window // 2)
+        self._ended, self._since = 0, now
 
     def end(self, error: BaseException | None = None) -> None:
         """Note that no more rows will end: all have, or there was an error. The first error counts."""

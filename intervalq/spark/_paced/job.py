@@ -31,10 +31,14 @@ class Job:
     function_name: str
     version: str | None
     key: str | None
+    takes: tuple[str, ...] | None
+    """The columns that the function gets; None: all."""
     run: str
     has_ledger: bool
     ledger_url: str | None = field(repr=False)  # with its secrets
     codec: Codec | None = field(repr=False)
+    large_answers: str | None
+    """A folder; None: beside the ledger, if that is a file."""
     again: bool
     replay: bool
     canary: bool
@@ -42,6 +46,8 @@ class Job:
     stop_after: int | None
     concurrency: int
     window: int
+    most_rows: int
+    """How many rows the window may have while they end quickly."""
     retries: int
     backoff: float
     flush_rows: int

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
 import anyio
-import pyarrow as pa
 
-from intervalq._spec.codec import encoded, read
 from intervalq._timing.backends import Waker, spawn, wakers
 from intervalq._timing.heartbeat import Heartbeat
 from intervalq._timing.outage import LoopOutage
-from intervalq.errors import BadResult, RunChanged, StoreUnavailable, short
+from intervalq.errors import IntervalqError, RunCancelled, StoreUnavailable, TooManyFailures
 from intervalq.ledger.rules import (
     MAX_ROWS,
-    MAX_VALUE,
     Answer,
     Beat,
+    Cancel,
     Claim,
     Command,
     Count,
@@ -34,11 +33,9 @@ from intervalq.ledger.rules import (
     Verdict,
 )
 from intervalq.ledger.store import LedgerStore, open_ledger_store
-from intervalq.spark._answers.earlier import reader
-from intervalq.spark._answers.kept import read_answer, written_answer
-from intervalq.spark._paced.handoff import Stamp
+from intervalq.spark._paced.handoff import Row
 from intervalq.spark._paced.job import Job
-from intervalq.spark._paced.trial import UNFIT
+from intervalq.spark._paced.row_ends import End, Ends
 
 A = TypeVar("A")
 
@@ -53,16 +50,14 @@ _MAX_AT_ONCE: Final = 1 << 22
 """The most characters of results in one command: large ones must not block the store for others."""
 
 
-NO_ANSWER: Final = object()
-"""Stands for the answer of a call that failed."""
+PARTING: Final = 10.0
+"""Seconds that giving rows back may take; otherwise their claims expire."""
 
+_LAST: Final = 3.0
+"""Seconds after which a task fails that another one has stopped, unless Spark kills it before."""
 
-class End(NamedTuple):
-    """The end of a row: the columns of its result, or an error."""
-
-    value: dict[str, Any] | None
-    stamp: Stamp
-    error: str | None
+_STOP: Final = "intervalq: a task stops this run"
+"""The key of a row that a task holds while it stops the run: nobody calls it."""
 
 
 class Claims:
@@ -78,18 +73,17 @@ class Claims:
     ) -> None:
         """`fits`: see `Caller.checked`. `cancelled`: called when the run is cancelled."""
         self._store = store
-        self._job = job
+        self._drain = job.drain
         self._run = job.run
         self._again = job.again
-        self._fits = fits
         self._cancelled = cancelled
-        self._earlier = reader(pa.struct(list(job.columns)))
+        self._stops = False
+        self.ends = Ends(store.url, job, fits)
         self._session = uuid4().hex
         self._expiry = int(_EXPIRY * 1e6)
         self._heartbeat = Heartbeat(self._renew, _EXPIRY)
         self.start = Batch[str](self._start).ask
         """Mark a row as started; it may be called only if the verdict is `mine`."""
-        self._record = Batch[Ended](self._recorded).ask
 
     @property
     def marks(self) -> bool:
@@ -116,16 +110,25 @@ class Claims:
         outdated = [
             key
             for key, verdict in zip(keys, verdicts, strict=True)
-            if self._again and verdict.failed and self._is_outdated(key, verdict.value)
+            if self._again and verdict.failed and await self.ends.is_outdated(key, verdict.value)
         ]
         if not outdated:
             return verdicts
         await self._apply(Forget(tuple(outdated), ("failed",)))
         return (await self._apply(command)).verdicts
 
-    async def record(self, key: str, text: str, *, failed: bool) -> Verdict:
-        """Record how a row ended; the verdict has the end that counts: an earlier one, if there is one."""
-        return await self._record(Ended(key, text, failed))
+    async def record(self, ends: list[Ended]) -> list[Verdict]:
+        """Record how rows ended; the verdicts have the ends that count: earlier ones, if there are any."""
+        verdicts: list[Verdict] = []
+        while len(verdicts) < len(ends):
+            size, some = 0, list[Ended]()
+            for end in ends[len(verdicts) : len(verdicts) + MAX_ROWS]:
+                size += len(end.value)
+                if some and size > _MAX_AT_ONCE:
+                    break
+                some.append(end)
+            verdicts += (await self._apply(Record(self._session, self._expiry, tuple(some)))).verdicts
+        return verdicts
 
     async def release(self, keys: tuple[str, ...]) -> None:
         """Give back rows that were not called, or whose call failed and is to be repeated."""
@@ -140,139 +143,63 @@ class Claims:
         await self._apply(Beat(self._session, self._expiry))
         return True  # if it had expired, it began anew, and asks about its rows again
 
-    async def leave(self) -> None:
-        """End the session."""
-        self._heartbeat.stop()
-        if self._heartbeat.has_begun:
-            await self._apply(Leave(self._session))
+    async def part(self, uncalled: tuple[str, ...], error: BaseException | None) -> None:
+        """Give rows back, and end the session. If the run is stopped, wait for the other tasks.
 
-    async def until_idle(self) -> None:
-        """Wait, after `leave`, until no live session has a row of this run, or it is no longer cancelled.
+        A task that stops the run waits before it lets go; the others wait until it does, and a little longer:
+        as soon as a task has failed for good, Spark kills the others, and answers of calls in flight would be
+        lost. `error`: why this task fails; None: it doesn't.
+        """
+        with anyio.move_on_after(PARTING), suppress(IntervalqError):
+            await self.release(uncalled)
+        if isinstance(error, TooManyFailures):
+            await self._until_idle()
+        with anyio.move_on_after(PARTING), suppress(IntervalqError):
+            if self._stops:
+                await self._apply(Cancel(on=False))
+                await self._apply(Release(self._session, (_STOP,)))
+                self._stops = False
+            self._heartbeat.stop()
+            if self._heartbeat.has_begun:
+                await self._apply(Leave(self._session))
+        if isinstance(error, RunCancelled) and not await self._until_idle():
+            await anyio.sleep(_LAST)  # the error to see is that of the task that stopped the run
+
+    async def _until_idle(self) -> bool:
+        """Wait, if the run is cancelled, for calls of other tasks to end; returns False once it no longer is.
 
         Sessions without rows don't count: a pipeline's driver has one from beginning to end.
         """
         pause = _LOOK_AGAIN[0]
-        while True:
-            answer = await self._apply(Count())
-            if not answer.cancelled or answer.summary is None:
-                return
-            if not answer.summary.claimed + answer.summary.started:
-                return
-            await anyio.sleep(pause)
-            pause = min(2 * pause, _LOOK_AGAIN[1])
+        with anyio.move_on_after(self._drain + PARTING), suppress(IntervalqError):
+            while True:
+                answer = await self._apply(Count())
+                if not answer.cancelled or answer.summary is None:
+                    return False
+                if answer.summary.claimed + answer.summary.started <= self._stops:
+                    break
+                await anyio.sleep(pause)
+                pause = min(2 * pause, _LOOK_AGAIN[1])
+        return True
+
+    async def stop_others(self) -> None:
+        """Cancel the run for a moment, so that other tasks begin no more calls; `part` ends that.
+
+        This task holds a row until then, by which the others know that the run isn't cancelled for good.
+        Nothing is done if another task does this already, or the run is cancelled.
+        """
+        (verdict,) = (await self._apply(Claim(self._session, self._expiry, (_STOP,)))).verdicts
+        if verdict.kind == "mine":
+            self._stops = True
+            await self._apply(Cancel())
 
     async def has_results(self) -> bool:
         """Whether a row of this run has a result."""
         summary = (await self._apply(Count())).summary
         return summary is not None and summary.done > 0
 
-    def failed(self, key: str, stamp: Stamp, answer: object, error: str) -> str:
-        """The text of a row that failed; without its answer, if that is too large together with the error."""
-        try:
-            return self.written(key, stamp, answer=answer, error=error)
-        except BadResult:
-            return self.written(key, stamp, error=error)
-
-    def written(self, key: str, stamp: Stamp, *, answer: object = NO_ANSWER, error: str | None = None) -> str:
-        """The text of a row's end: what its call returned, or its error, or both if the answer doesn't fit.
-
-        Raises:
-            BadResult: the answer can't be kept, because of its size or its type.
-        """
-        data: dict[str, Any] = {} if answer is NO_ANSWER else self._written(key, answer)
-        if self._job.version is not None:
-            data["version"] = self._job.version
-        data["log"] = list(stamp)
-        if error is not None:
-            data["error"] = error
-        try:
-            plain = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-            if not plain.isascii():
-                plain.encode()
-        except UnicodeEncodeError:  # half of a pair of surrogates, as of a text that was cut off
-            plain = json.dumps(data, separators=(",", ":"))
-        text = encoded(self._job.codec, plain)
-        if len(text) > MAX_VALUE // 4 and len(text.encode()) > MAX_VALUE:
-            raise BadResult(
-                key,
-                f"its JSON is longer than the {MAX_VALUE} bytes that a ledger keeps: return a reference to "
-                "it instead, or use ledger=None",
-            )
-        return text
-
-    def read(self, key: str, text: str) -> End:
-        """The end that a text describes.
-
-        An answer that didn't fit is fitted to the present schema.
-
-        Raises:
-            UnreadableValue: it was written with another codec, or damaged.
-            RunChanged: it was kept for another schema or version, and is not to be replayed.
-        """
-        data = self._data(key, text)
-        stamp, error = Stamp(*data["log"]), data.get("error")
-        if "answer" not in data:
-            return End(self._of_earlier_version(key, data.get("value")), stamp, error)
-        if error is None and not self._job.replay:
-            if data.get("version") != self._job.version:
-                there = short(data["version"]) if "version" in data else "an unnamed one"
-                raise RunChanged(self._run, key, f"from another version of the function, {there}")
-            if data["schema"] != self._job.schema:
-                raise RunChanged(self._run, key, f"for another schema, of {', '.join(self._names(data))}")
-        return self._fitted(key, stamp, data["answer"])
-
-    def _fitted(self, key: str, stamp: Stamp, answer: object) -> End:
-        try:
-            return End(self._fits(key, read_answer(answer)), stamp, None)
-        except BadResult as unfit:
-            return End(None, stamp, f"{UNFIT}{unfit}")
-
-    def _data(self, key: str, text: str) -> dict[str, Any]:
-        found: dict[str, Any] = read(self._job.codec, text, f"row {short(key)} of ledger {self._run!r}")
-        return found
-
-    def _is_outdated(self, key: str, text: str) -> bool:
-        data = self._data(key, text)
-        if data.get("version") == self._job.version:
-            return False
-        if self._job.replay and "answer" in data:
-            return self._fitted(key, Stamp(), data["answer"]).error is not None
-        return True
-
-    def _written(self, key: str, answer: object) -> dict[str, Any]:
-        try:
-            return {"answer": written_answer(answer), "schema": self._job.schema}
-        except (TypeError, RecursionError) as error:
-            raise BadResult(key, f"{error}: return values of JSON, dates, decimals or bytes") from None
-
-    def _of_earlier_version(self, key: str, value: object) -> dict[str, Any] | None:
-        """The columns of a result that was kept before answers were."""
-        if value is None:
-            return None
-        try:
-            return self._fits(key, self._earlier(value))
-        except (BadResult, KeyError, TypeError, ValueError):
-            raise RunChanged(self._run, key, "for another schema") from None
-
-    @staticmethod
-    def _names(data: dict[str, Any]) -> list[str]:
-        answer = data["answer"]
-        return sorted(map(str, answer)) if isinstance(answer, dict) else ["no columns"]
-
     async def _start(self, keys: tuple[str, ...]) -> tuple[Verdict, ...]:
         return (await self._apply(Start(self._session, self._expiry, keys))).verdicts
-
-    async def _recorded(self, ends: tuple[Ended, ...]) -> tuple[Verdict, ...]:
-        verdicts: list[Verdict] = []
-        while len(verdicts) < len(ends):
-            size, some = 0, list[Ended]()
-            for end in ends[len(verdicts) :]:
-                size += len(end.value)
-                if some and size > _MAX_AT_ONCE:
-                    break
-                some.append(end)
-            verdicts += (await self._apply(Record(self._session, self._expiry, tuple(some)))).verdicts
-        return tuple(verdicts)
 
     async def _apply(self, command: Command) -> Answer:
         """Send a command until it is answered: every command is safe to repeat."""
@@ -291,6 +218,47 @@ class Claims:
         if answer.cancelled:
             self._cancelled()
         return answer
+
+
+class Recorder:
+    """Records how rows of a task ended, many with each command: those that end while one is in flight."""
+
+    def __init__(
+        self, claims: Claims, begin: Callable[..., asyncio.Task[None]], recorded: Callable[..., None]
+    ) -> None:
+        """Create one for a task.
+
+        Args:
+            claims: the task's.
+            begin: starts a function as a task.
+            recorded: called with a row, the end that counts, and `known`: whether that was recorded before.
+        """
+        self._claims = claims
+        self._begin = begin
+        self._recorded = recorded
+        self._waiting: list[tuple[Row, End, str]] = []
+        self._recording: asyncio.Task[None] | None = None
+
+    def add(self, row: Row, end: End, text: str) -> None:
+        """Record the end of a row, soon."""
+        self._waiting.append((row, end, text))
+        if self._recording is None or self._recording.done():
+            self._recording = self._begin(self._record)
+
+    async def until_done(self) -> None:
+        """Wait until everything is recorded, or that has failed."""
+        if self._recording is not None:
+            await asyncio.wait([self._recording])
+
+    async def _record(self) -> None:
+        while some := self._waiting[:MAX_ROWS]:
+            del self._waiting[:MAX_ROWS]
+            ends = [Ended(row.key, text, end.error is not None) for row, end, text in some]
+            for (row, end, text), verdict in zip(some, await self._claims.record(ends), strict=True):
+                if verdict.value == text:
+                    self._recorded(row, end, known=False)
+                else:
+                    self._recorded(row, await self._claims.ends.read(row.key, verdict.value), known=True)
 
 
 class Batch(Generic[A]):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from intervalq import IntervalQueue
 from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._spec.codec import Codec
 from intervalq.errors import InvalidOption
-from intervalq.spark._paced.job import Errors, Policy
+from intervalq.spark._paced.job import Errors, Job, Policy
 from intervalq.spark._paced.partition import stage
 from intervalq.spark._paced.results import LOG_DDL
 from intervalq.spark._paced.validate import job_maker
@@ -29,11 +29,13 @@ def paced(
     cost: Cost | Callable[[dict[str, Any]], Cost] = 1,
     settle: Settle[Any] | None = None,
     key: str | None = None,
+    columns: Iterable[str] | None = None,
     run: str | None = None,
     ledger: str | None = "store",
     codec: Codec | None = None,
+    large_answers: str | None = None,
     concurrency: int = 16,
-    window: int = 64,
+    window: int | None = None,
     on_unknown: Policy = "retry",
     errors: Errors = "raise",
     stop_after: int | None = None,
@@ -70,6 +72,8 @@ def paced(
         settle: a function of the call's result that says what it really took of limits, by unit; `cost` is
             the estimate then (see `Slot.settle`): `lambda answer: {"tokens": answer["tokens"]}`.
         key: the column whose value identifies a row: text, a whole number, or a date.
+        columns: the columns that the function gets in its row. None: all. The others stay in the DataFrame,
+            and are not turned into Python values, which takes a while if there are many.
         run: the name of this run and of its ledger: the same name continues it, a new one calls all rows
             anew.
         ledger: `"store"`: in the store of the queue. A URL: in that store. None: no ledger, for calls that
@@ -77,9 +81,13 @@ def paced(
         codec: an object with `encode(bytes)` and `decode(bytes)`, which is pickled to the executors. The
             results in the ledger pass through it, for example to be encrypted; keys don't. None: they are
             kept as JSON.
+        large_answers: the folder for answers of more than 1 MiB, which a row of a ledger can't hold: a path
+            that all executors share, or a URL such as `s3://bucket/folder`. None: beside a ledger in a file;
+            with a ledger on a server, the row of such an answer fails.
         concurrency: the most calls in flight in one task, and threads of a plain function; 1 to 10,000. A
             pace needs as many calls in flight as its rate times the latency: see `plan`.
-        window: the most rows that one task holds between input and result; at least `concurrency`.
+        window: the most rows that one task holds between input and result; at least `concurrency`. None: 64,
+            or twice `concurrency` if that is more, and up to 4,000 while rows end within milliseconds.
         on_unknown: what to do with a row that was started by a process that died: `"retry"` calls it again
             (at least once, with the same idempotency key), `"fail"` reports it (at most once; a row whose
             call failed isn't called by a retried task either, only by `retries`).
@@ -119,9 +127,11 @@ def paced(
         cost=cost,
         settle=settle,
         key=key,
+        columns=columns,
         run=run,
         ledger=ledger,
         codec=codec,
+        large_answers=large_answers,
         concurrency=concurrency,
         window=window,
         on_unknown=on_unknown,
@@ -138,35 +148,44 @@ def paced(
         log=log,
     )
 
-    def transform(df: DataFrame) -> DataFrame:
-        given, output = _schemas(df, schema, log)
-        _check_columns(df.columns, given.fieldNames(), key, order_by, log)
-        source = df if order_by is None else df.sortWithinPartitions(order_by)
-        return source.mapInArrow(stage(job_of(given)), output, barrier)
-
-    return transform
+    return lambda df: _transformed(df, schema, job_of, order_by, barrier=barrier)
 
 
-def _schemas(df: DataFrame, schema: str | StructType, log: str | None) -> tuple[StructType, StructType]:
-    """The schema of the function's results, and that of the resulting DataFrame."""
+def _transformed(
+    df: DataFrame,
+    schema: str | StructType,
+    job_of: Callable[[StructType], Job],
+    order_by: str | None,
+    *,
+    barrier: bool,
+) -> DataFrame:
     from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
 
     given = schema if isinstance(schema, StructType) else cast("StructType", StructType.fromDDL(schema))
+    job = job_of(given)
+    _check_columns(df.columns, given.fieldNames(), job, order_by)
+    source = df if order_by is None else df.sortWithinPartitions(order_by)
+    return source.mapInArrow(stage(job), _output(df, given, job.log), barrier)
+
+
+def _output(df: DataFrame, given: StructType, log: str | None) -> StructType:
+    """The schema of the resulting DataFrame. `given`: that of the function's results."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
+
     output = StructType(list(df.schema.fields))
     for field in given:
         output.add(field.name, field.dataType, nullable=True)
     if log is not None:
         output.add(log, cast("StructType", StructType.fromDDL(f"x {LOG_DDL}")).fields[0].dataType)
-    return given, output
+    return output
 
 
-def _check_columns(
-    there: list[str], new: list[str], key: str | None, order_by: str | None, log: str | None
-) -> None:
-    for what, column in (("key", key), ("order_by", order_by)):
+def _check_columns(there: list[str], new: list[str], job: Job, order_by: str | None) -> None:
+    used = [("key", job.key), ("order_by", order_by), *(("columns", name) for name in job.takes or ())]
+    for what, column in used:
         if column is not None and column not in there:
             raise InvalidOption(f"{what}={column!r} is not a column: there are {', '.join(there)}")
-    more = [*new, *([] if log is None else [log])]
+    more = [*new, *([] if job.log is None else [job.log])]
     # By default, names of columns are not case-sensitive in Spark.
     taken = {name.lower() for name in there}
     twice = [name for at, name in enumerate(more) if name.lower() in taken | {n.lower() for n in more[:at]}]

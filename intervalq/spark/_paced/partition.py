@@ -22,20 +22,24 @@ from intervalq.spark._paced.job import Job
 from intervalq.spark._paced.results import Builder
 from intervalq.spark._paced.row_scheduler import Flow
 
+STAGE: Final = "intervalq_paced"
+"""The name of the stage's function, by which Spark's plans show it."""
+
 
 def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`."""
 
-    def paced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def intervalq_paced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_stage(job, batches)
 
-    return paced
+    assert intervalq_paced.__name__ == STAGE
+    return intervalq_paced
 
 
 def run_stage(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the batches of one task, a few rows at a time."""
     prepare(job.function, job.setup)
-    exchange = Exchange(job.window, job.flush_rows, job.flush_s)
+    exchange = Exchange(job.window, job.most_rows, job.flush_rows, job.flush_s)
     began: Future[Flow] = Future()
     running = BACKGROUND.start(_run, job, exchange, began)
     running.add_done_callback(lambda _: began.cancel())
@@ -90,7 +94,7 @@ def _read(job: Job, batches: Iterator[pa.RecordBatch], exchange: Exchange, flow:
     """Read the input as fast as rows end, in a thread of its own: reading blocks while Spark computes."""
     try:
         for batch in batches:
-            for rows in _rows(job, batch):
+            for rows in _rows(job, batch, exchange):
                 if not exchange.enter(len(rows)):
                     return
                 flow.loop.call_soon_threadsafe(flow.feed, rows)
@@ -100,14 +104,21 @@ def _read(job: Job, batches: Iterator[pa.RecordBatch], exchange: Exchange, flow:
         flow.loop.call_soon_threadsafe(flow.no_more)
 
 
-def _rows(job: Job, batch: pa.RecordBatch) -> Iterator[list[Row]]:
-    step = max(1, job.window // 4)
-    for first in range(0, batch.num_rows, step):
-        part = batch.slice(first, step).to_pylist()
+def _rows(job: Job, batch: pa.RecordBatch, exchange: Exchange) -> Iterator[list[Row]]:
+    given = batch if job.takes is None else batch.select(job.takes)
+    first = 0
+    while first < batch.num_rows:
+        step = exchange.step
+        part = given.slice(first, step).to_pylist()
+        keys = [""] * len(part)
+        if job.key is not None:
+            column = batch.column(job.key).slice(first, step)
+            keys = [_text(job.key, value) for value in column.to_pylist()]
         yield [
-            Row(batch, index, data, "" if job.key is None else _text(job.key, data[job.key]))
-            for index, data in enumerate(part, first)
+            Row(batch, index, data, key)
+            for index, (data, key) in enumerate(zip(part, keys, strict=True), first)
         ]
+        first += step
 
 
 def _text(column: str, value: Any) -> str:  # noqa: ANN401 - any value of a column

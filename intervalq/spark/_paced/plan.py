@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from intervalq import IntervalQueue
 from intervalq._queue.options import Duration, whole
 from intervalq._spec import parse
-from intervalq.errors import InvalidOption, QueueNotFound
+from intervalq.errors import InvalidOption, QueueNotFound, short
+from intervalq.rules import STARTS
+from intervalq.spark._paced.partition import STAGE
 from intervalq.spark._paced.progress import seen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_STEP: Final = re.compile(r"([ :+-]*)(?:\*\(\d+\) *)?([A-Za-z].*)")
+"""A line of a physical plan: marks of its depth, that of generated code, and the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +54,39 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(df: DataFrame, queue: IntervalQueue, *, latency: Duration, concurrency: int = 16) -> Plan:
+def plan(
+    df: DataFrame,
+    queue: IntervalQueue,
+    *,
+    latency: Duration,
+    concurrency: int = 16,
+    result: DataFrame | None = None,
+) -> Plan:
     """What it takes to call each row at the queue's pace, and what is in the way. This runs a counting job.
 
     Args:
         df: the DataFrame for `paced`.
-        queue: its queue; one without an interval must exist in its store.
+        queue: its queue; one without an interval must exist in its store. Its limits of starts count, too;
+            those of other units don't, because costs aren't known.
         latency: how long a call takes.
         concurrency: as for `paced`.
+        result: the DataFrame that is to be written or shown, made from what `paced` gave: warns of what comes
+            after `paced` and pays for rows that it drops, such as `where` and `limit`. Nothing is called.
 
     Raises:
-        InvalidOption, QueueNotFound, StoreError.
+        InvalidOption: `df` has a stage of `paced` itself, so that counting its rows would call them; or an
+            option is wrong.
+        QueueNotFound, StoreError.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everybody calls it; an extra
 
     took = parse.duration(latency, what="latency") / 1e6
     concurrency = whole("concurrency", concurrency, 1, 10_000)
+    if STAGE in _explained(df):
+        raise InvalidOption(
+            "df= is made by paced() already, so counting its rows would call them: give the DataFrame before "
+            "paced(), and this one as result="
+        )
     interval = _interval(queue)
     counts = df.select(F.lit(1).alias("one")).mapInArrow(_counted, "rows long")
     counted, partitions = counts.agg(F.sum("rows"), F.count("*")).collect()[0]
@@ -75,8 +101,46 @@ def plan(df: DataFrame, queue: IntervalQueue, *, latency: Duration, concurrency:
         partitions=partitions,
         task_cpus=cpus,
         seconds=counted * interval,
-        warnings=tuple(_warnings(df.sparkSession, needed, partitions, cpus, counted * interval)),
+        warnings=(
+            *_warnings(df.sparkSession, needed, partitions, cpus, counted * interval),
+            *([] if result is None else _paid_and_dropped(_explained(result))),
+        ),
     )
+
+
+def _explained(df: DataFrame) -> str:
+    """Spark's physical plan, as text."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):  # Spark Connect has no other way
+        df.explain()
+    return printed.getvalue()
+
+
+def _paid_and_dropped(tree: str) -> list[str]:
+    """Warnings about the steps of a physical plan that come after a paced stage, and waste calls."""
+    found: list[str] = []
+    above: list[tuple[int, str]] = []
+    for line in tree.splitlines():
+        if (step := _STEP.match(line)) is None:
+            continue
+        depth, text = step.end(1), step[2]
+        while above and above[-1][0] >= depth:
+            above.pop()
+        if STAGE in text:
+            found += [warning for _, parent in above for warning in _wasteful(parent)]
+        above.append((depth, text))
+    return list(dict.fromkeys(found))
+
+
+def _wasteful(step: str) -> list[str]:
+    shown = short(re.sub(r"#\d+L?", "", step))  # without the numbers of columns
+    if re.match(r"Filter|Sample|[A-Za-z]*Limit|TakeOrdered|[A-Za-z]*Join .*\bLeft(Semi|Anti)\b", step):
+        return [f"after paced, {shown} drops rows that were called and paid for: drop them before"]
+    if re.match(r"Sort \[.*\], true", step):
+        return [
+            f"after paced, {shown} reads its input twice, and calls it twice without a ledger: write first"
+        ]
+    return []
 
 
 def _counted(batches: Iterator[Any]) -> Iterator[Any]:
@@ -88,8 +152,11 @@ def _counted(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _interval(queue: IntervalQueue) -> float:
     options = queue._options  # noqa: SLF001 - its own package
+    paces = [limit.window / limit.most for limit in options.limits if limit.unit == STARTS]
     if options.interval is not None:
-        return options.interval / 1e6
+        paces.append(options.interval)
+    if paces:
+        return max(paces) / 1e6
     try:
         return seen(queue).interval
     except QueueNotFound as missing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -21,27 +20,27 @@ from intervalq._timing.backoff import backoff
 from intervalq._timing.retry_after import requested_wait
 from intervalq.errors import (
     BadResult,
-    IntervalqError,
     QueueClosed,
     RowFailed,
     RunCancelled,
+    TooManyFailures,
     UnknownOutcome,
 )
-from intervalq.ledger.rules import MAX_ROWS, Verdict
+from intervalq.ledger.rules import MAX_ROWS, Ended, Verdict
 from intervalq.spark._paced.call import Caller
 from intervalq.spark._paced.context import CallContext, client
 from intervalq.spark._paced.handoff import Done, Exchange, Row, Stamp
 from intervalq.spark._paced.job import Job
-from intervalq.spark._paced.ledger_client import NO_ANSWER, Claims, End, ledger_store
+from intervalq.spark._paced.ledger_client import PARTING, Claims, Recorder, ledger_store
+from intervalq.spark._paced.row_ends import End, Kept
 from intervalq.spark._paced.trial import Trial
 
 _ASK_AGAIN: Final = (0.1, 1.0)
 """Seconds between two requests for rows that another task holds: the first, doubled up to the second."""
 
-_PARTING: Final = 10.0
-"""Seconds that giving rows back may take; otherwise their claims expire."""
-
 _MAX_ERROR: Final = 1_000
+
+_MINE: Final = Verdict("mine", 1)  # that on most rows
 
 
 class Flow:
@@ -61,6 +60,7 @@ class Flow:
                 fits=self._caller.checked,
                 cancelled=lambda: self.fail(RunCancelled(job.run)),
             )
+            self._recorder = Recorder(self._claims, self._begin, self._recorded)
         self._trial = Trial(job)
         self._alone = anyio.Lock()
         self._here = (socket.gethostname(), os.getpid())
@@ -106,6 +106,8 @@ class Flow:
         self._stop.set()
         self._calls.deadline = self.loop.time() + self._job.drain
         self._wake()
+        if self._claims is not None and isinstance(error, TooManyFailures):
+            self._begin(self._claims.stop_others)
         if self._queue is not None:  # waiting jobs get an error, and tickets are given back
             self._begin(partial(self._queue.close, drain=False))
 
@@ -127,7 +129,7 @@ class Flow:
                 await self._part(self._claims)
             self._hand_on()
             if self._queue is not None and self._job.settle is not None and self._error is None:
-                with anyio.move_on_after(_PARTING):  # the Python worker may end with this task
+                with anyio.move_on_after(PARTING):  # the Python worker may end with this task
                     await self._queue._shard().conversation.ended()
             for task in self._tasks:
                 task.cancel()
@@ -136,14 +138,14 @@ class Flow:
             self._error = self._error or error
         self._exchange.end(self._error)
 
-    def _begin(self, function: Callable[..., Awaitable[None]], *args: Any) -> asyncio.Task[None]:
+    def _begin(self, function: Callable[..., Awaitable[object]], *args: Any) -> asyncio.Task[None]:
         """Start a task besides the calls; not in an anyio task group, which callbacks can't use."""
         task = self.loop.create_task(self._guarded(function, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _guarded(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+    async def _guarded(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
         """Let an error end the task cleanly."""
         try:
             await function(*args)
@@ -155,17 +157,10 @@ class Flow:
 
         Otherwise a claim or an end that is still in flight would arrive after the release, and undo it.
         """
-        with anyio.move_on_after(_PARTING), contextlib.suppress(IntervalqError):
-            coming = self._tasks - {self._beating}
-            if self._error is not None and coming:
-                await asyncio.wait(coming)
-            await claims.release(tuple(self._followers.keys() - self._cut))
-            await claims.leave()
-        if isinstance(self._error, RunCancelled):
-            # As soon as a task has failed for good, Spark kills the others, and the results of their calls in
-            # flight would be lost.
-            with anyio.move_on_after(self._job.drain + _PARTING), contextlib.suppress(IntervalqError):
-                await claims.until_idle()
+        coming = self._tasks - {self._beating}
+        if self._error is not None and coming:
+            await asyncio.wait(coming, timeout=PARTING)
+        await claims.part(tuple(self._followers.keys() - self._cut), self._error)
 
     # --- rows ---------------------------------------------------------------------------------------
 
@@ -198,11 +193,15 @@ class Flow:
     async def _ask(self, rows: list[Row]) -> None:
         assert self._claims is not None
         verdicts = await self._claims.claim(tuple(row.key for row in rows))
-        mine = [row for row, verdict in zip(rows, verdicts, strict=True) if not self._settled(row, verdict)]
+        mine = [
+            row
+            for row, verdict in zip(rows, verdicts, strict=True)
+            if verdict == _MINE or not await self._settled(row, verdict)
+        ]
         if self._error is None:
             self._put(mine)
 
-    def _settled(self, row: Row, verdict: Verdict) -> bool:
+    async def _settled(self, row: Row, verdict: Verdict) -> bool:
         """Act on a verdict; False: the row is to be called."""
         assert self._claims is not None
         if verdict.kind == "mine":
@@ -212,7 +211,7 @@ class Flow:
         if verdict.kind == "busy":
             self._busy.append(row)
         elif verdict.kind == "known":
-            self._known(row, self._claims.read(row.key, verdict.value))
+            self._known(row, await self._claims.ends.read(row.key, verdict.value))
         elif self._job.raises:
             self.fail(UnknownOutcome(self._job.run, row.key))
         else:
@@ -300,7 +299,7 @@ class Flow:
         try:
             cost = self._caller.cost(row.data, self._queue)
         except Exception as wrong:  # noqa: BLE001 - the row's outcome
-            await self._failed(row, wrong, Stamp(), NO_ANSWER)
+            await self._failed(row, wrong, Stamp(), {})
             return
         while self._error is None:
             context.attempt += 1
@@ -318,13 +317,13 @@ class Flow:
                 return  # the task is failing, and this row is given back
             if failure is None:
                 return
-            error, stamp, answer = failure
+            error, stamp, kept = failure
             asked = requested_wait(error, bare=self._queue is not None and self._queue._usual.adapts)
             if asked is not None and slot is not None and self._queue is not None and not self._stop.is_set():
                 await self._queue._refused(slot._grant, asked)
             is_final = isinstance(error, BadResult)  # another call would fail in the same way
             if is_final or context.attempt > job.retries:
-                await self._failed(row, error, stamp, answer)
+                await self._failed(row, error, stamp, kept)
                 return
             if not asked:  # a cool-down is pause enough
                 with anyio.move_on_after(backoff(context.attempt, job.backoff)):
@@ -332,44 +331,47 @@ class Flow:
 
     async def _try(
         self, row: Row, context: CallContext, slot: Slot | None = None
-    ) -> tuple[Exception, Stamp, object] | None:
+    ) -> tuple[Exception, Stamp, Kept] | None:
         """Call a row's function in its slot; returns its error, if any, the log entry, and the answer."""
         claims = self._claims
         if claims is not None:
             if not claims.sure:
                 (verdict,) = await claims.claim((row.key,))
-                if self._settled(row, verdict):
+                if await self._settled(row, verdict):
                     return None
             if claims.marks and context.attempt == 1:
                 verdict = await claims.start(row.key)
-                if self._settled(row, verdict):
+                if await self._settled(row, verdict):
                     return None
             self._cut.add(row.key)
         started = time.time()
-        answer = NO_ANSWER
+        kept: Kept = {}
+        text = ""
         try:
             result = await self._caller.call(row.data, context)
             if slot is not None and self._queue is not None:
                 settle_by(self._job.settle, result, slot._settle, self._queue.name)
             stamp = self._stamp(context, started)
-            text = "" if claims is None else claims.written(row.key, stamp, answer=result)
-            answer = result  # it can be kept
+            if claims is not None:
+                found = claims.ends.kept(row.key, result)
+                text = await claims.ends.written(row.key, stamp, found)
+                kept = found  # it can be kept
             end = End(self._caller.checked(row.key, result), stamp, None)
             self._trial.fitted()  # others needn't wait until it is recorded
             if claims is None:
                 self._finish(row, *end, replayed=False)
             else:
-                self._begin(self._record, row, end, text)
+                self._recorder.add(row, end, text)
         except Exception as error:  # noqa: BLE001 - the row's outcome
             self._cut.discard(row.key)
-            return error, self._stamp(context, started), answer
+            return error, self._stamp(context, started), kept
         return None
 
     def _stamp(self, context: CallContext, started: float) -> Stamp:
         attempt = self._attempts.get(context.row_key, 1)
         return Stamp(context.ticket, context.due, started, time.time(), *self._here, attempt, context.attempt)
 
-    async def _failed(self, row: Row, error: Exception, stamp: Stamp, answer: object) -> None:
+    async def _failed(self, row: Row, error: Exception, stamp: Stamp, kept: Kept) -> None:
         """Handle a row whose last call failed, or gave an answer that doesn't fit."""
         end = End(None, stamp, f"{type(error).__name__}: {error}"[:_MAX_ERROR])
         if self._job.raises:
@@ -380,19 +382,19 @@ class Flow:
                 self._finish(row, *end, replayed=False)
             return
         # If a task fails, another one calls the row, except with at most once, and if there is an answer.
-        if not self._job.raises or self._claims.marks or answer is not NO_ANSWER:
-            text = self._claims.failed(row.key, stamp, answer, end.error or "")
+        if not self._job.raises or self._claims.marks or kept:
+            text = await self._claims.ends.failed(row.key, stamp, kept, end.error or "")
             if self._job.raises:
-                await self._claims.record(row.key, text, failed=True)
+                # In a task of its own: the end of `drain` cuts calls, not their records.
+                await asyncio.wait([self._begin(self._claims.record, [Ended(row.key, text, failed=True)])])
             else:
-                await self._record(row, end, text)
+                self._recorder.add(row, end, text)
+                await self._recorder.until_done()  # this failure decides whether another row is called
 
-    async def _record(self, row: Row, end: End, text: str) -> None:
-        """Record a row's end, then hand it over: no row leaves this task that another would call again."""
-        assert self._claims is not None
-        verdict = await self._claims.record(row.key, text, failed=end.error is not None)
+    def _recorded(self, row: Row, end: End, *, known: bool) -> None:
+        """Hand a row over once its end is recorded: none leaves this task that another would call again."""
         self._cut.discard(row.key)
-        if verdict.value == text:
-            self._finish(row, *end, replayed=False)
+        if known:
+            self._known(row, end)
         else:
-            self._known(row, self._claims.read(row.key, verdict.value))
+            self._finish(row, *end, replayed=False)

@@ -13,8 +13,12 @@ _TRIED: Final = 2
 stop the task: one may be an odd row, two are the schema or the function. This many other failures let the
 task go on, because errors may be data."""
 
-MASKS: Final = ((r"'[^']*'|\"[^\"]*\"", "…"), (r"\b[0-9A-Fa-f-]*[0-9][0-9A-Fa-f-]*\b", "#"))
-"""What differs from row to row in an error's text, and what stands for it in a reason."""
+MASKS: Final = (
+    (r"(?<!\w)'[^']*'(?!\w)|\"[^\"]*\"", "…"),
+    (r"\b[0-9A-Fa-f-]*[0-9][0-9A-Fa-f-]*\b", "#"),
+)
+"""What differs from row to row in an error's text, and what stands for it in a reason. The patterns mean the
+same to Java. An apostrophe within a word is no quotation mark."""
 
 MAX_REASON: Final = 200
 

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from intervalq import IntervalQueue
 from intervalq._queue.options import Cost, Duration, Settle, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
-from intervalq.errors import InvalidOption, short
+from intervalq.errors import InvalidOption, MissingExtra, StoreError, UnknownStore, short
+from intervalq.ledger._large import file_system
+from intervalq.ledger.rules import MAX_ROWS
+from intervalq.ledger.store import open_ledger_store
 from intervalq.spark._paced.job import Errors, Job, Policy
 from intervalq.store import sound_url
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+_MOST_ROWS: Final = 4 * MAX_ROWS
+"""A quarter of them is claimed at a time."""
 
 
 def job_maker(
@@ -27,11 +36,13 @@ def job_maker(
     cost: Cost | Callable[[dict[str, Any]], Cost],
     settle: Settle[Any] | None,
     key: str | None,
+    columns: Iterable[str] | None,
     run: str | None,
     ledger: str | None,
     codec: Codec | None,
+    large_answers: str | None,
     concurrency: int,
-    window: int,
+    window: int | None,
     on_unknown: Policy,
     errors: Errors,
     stop_after: int | None,
@@ -50,11 +61,9 @@ def job_maker(
     _check_ledger(ledger, queue, key, run, codec)
     _check_cost(queue, cost, settle)
     _check_policies(on_unknown, errors, log)
-    _check_answers(ledger, version, replay=replay)
+    _check_answers(ledger, version, large_answers, replay=replay)
     concurrency = whole("concurrency", concurrency, 1, 10_000)
     ours = None if queue is None else _of_tasks(queue)
-    url = (queue._options.store_url if queue is not None else None) if ledger == "store" else ledger  # noqa: SLF001 - its own package
-    _check_store(url)
     return _maker(
         function,
         setup,
@@ -62,10 +71,12 @@ def job_maker(
         cost=cost,
         settle=settle,
         key=key,
+        takes=_columns(columns),
         run="" if run is None else parse.name(run),
         has_ledger=ledger is not None,
-        ledger_url=url,
+        ledger_url=_ledger_url(ledger, queue),
         codec=checked_codec(codec),
+        large_answers=_folder(large_answers),
         again=on_unknown == "retry",
         replay=replay,
         canary=canary,
@@ -73,14 +84,23 @@ def job_maker(
         stop_after=_stop_after(stop_after, errors),
         version=version,
         concurrency=concurrency,
-        window=whole("window", window, concurrency),
         retries=whole("retries", retries, 0) if retries is not None else (ours._usual.retries if ours else 0),
         backoff=ours._usual.backoff if ours else 1.0,
-        flush_rows=whole("flush_rows", flush_rows, 1),
-        flush_s=parse.duration(flush_s, least=1_000, what="flush_s") / 1e6,
         drain=parse.duration(drain, what="drain") / 1e6,
         log=log,
+        **_flow(window, concurrency, flush_rows, flush_s),
     )
+
+
+def _flow(window: int | None, concurrency: int, flush_rows: int, flush_s: float) -> dict[str, Any]:
+    """How many rows a task holds, and when it hands them on."""
+    least = max(64, 2 * concurrency) if window is None else whole("window", window, concurrency)
+    return {
+        "window": least,
+        "most_rows": max(_MOST_ROWS, least) if window is None else least,
+        "flush_rows": whole("flush_rows", flush_rows, 1),
+        "flush_s": parse.duration(flush_s, least=1_000, what="flush_s") / 1e6,
+    }
 
 
 def _maker(
@@ -141,13 +161,37 @@ def _stop_after(given: int | None, errors: Errors) -> int | None:
     return whole("stop_after", given, 1, 1_000_000)
 
 
-def _check_answers(ledger: str | None, version: str | None, *, replay: bool) -> None:
+def _check_answers(
+    ledger: str | None, version: str | None, large_answers: str | None, *, replay: bool
+) -> None:
     if version is not None:
         parse.name(version, what="version")
-    if ledger is None and (version is not None or replay):
+    if ledger is None and (version is not None or replay or large_answers is not None):
         raise InvalidOption(
-            "version= and replay= apply to the answers in a ledger, but ledger=None keeps none: omit them"
+            "version=, replay= and large_answers= apply to the answers in a ledger, but ledger=None keeps "
+            "none: omit them"
         )
+
+
+def _columns(given: Iterable[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = () if isinstance(given, str) else tuple(given)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise InvalidOption(f"columns={short(given)} must be a list of different names of columns")
+    return names
+
+
+def _folder(given: str | None) -> str | None:
+    """The folder of large answers as each executor finds it."""
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given.strip():
+        raise InvalidOption(
+            f"large_answers={short(given)} must be a path, or a URL such as s3://bucket/folder"
+        )
+    files, path = file_system(given)
+    return given if files is not None else str(Path(path).expanduser().absolute())
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -187,6 +231,28 @@ def _check_store(url: str | None) -> None:
             "memory:// belongs to one process, and every Python worker is another: use sqlite:// or a path "
             "on one machine, redis:// or postgresql:// on several"
         )
+
+
+def _ledger_url(ledger: str | None, queue: IntervalQueue | None) -> str | None:
+    """The URL of the ledger's store; None: there is no ledger, or it is in the default store."""
+    url = ledger
+    if ledger == "store":
+        url = None if queue is None else queue._options.store_url  # noqa: SLF001 - its own package
+    _check_store(url)
+    if ledger is not None:
+        _check_holds_ledgers(url)
+    return url
+
+
+def _check_holds_ledgers(url: str | None) -> None:
+    try:
+        with suppress(MissingExtra, StoreError):  # the executors need what the driver may do without
+            open_ledger_store(url)
+    except UnknownStore as unknown:
+        raise InvalidOption(
+            f"the ledger can't be in this store: {unknown}; or give ledger= the URL of another store, such "
+            "as redis:// or postgresql://, or None, for calls that may be repeated"
+        ) from None
 
 
 def _check_function(function: object, setup: object) -> None:

@@ -12,7 +12,6 @@ from intervalq.spark._audit.tally import Minute, Tally
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _BLUE: Final = "#1f6feb"
 _RED: Final = "#d1242f"
@@ -22,49 +21,44 @@ _MAX_POINTS: Final = 600
 _MAX_SHARDS: Final = 24
 
 
-def draw(tally: Tally) -> Figure:
-    """All panels in one figure.
+def charts(tally: Tally) -> list[tuple[str, str]]:
+    """The panels that have something to show: titles, and SVG to embed in a page, which loads nothing.
+
+    They have no background, and what is black in them takes the page's colour of text.
 
     Raises:
         MissingExtra: matplotlib isn't installed.
     """
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra; and no window system is asked for
+        import matplotlib as mpl  # noqa: PLC0415 - an extra
+        from matplotlib.figure import Figure  # noqa: PLC0415 - which asks for no window system
     except ImportError as missing:
-        raise MissingExtra("the page of an audit", "report") from missing
-    figure = Figure(figsize=(12, 7.6), layout="constrained")
-    axes = figure.subplot_mosaic(
-        [["starts", "starts"], ["gaps", "late"], ["gaps", "shards"]], height_ratios=[1.15, 1, 1]
-    )
+        raise MissingExtra("the charts of an audit", "report") from missing
+    found = []
     for name, panel in (("starts", _starts), ("gaps", _gaps), ("late", _late), ("shards", _shards)):
-        axis: Axes = axes[name]
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=8)
-        if not panel(axis, tally):
-            axis.set_axis_off()
-            axis.text(
-                0.5, 0.5, f"{name}: nothing is known", ha="center", color=_GREY, transform=axis.transAxes
-            )
-    return figure
+        # Names of parts of a drawing must differ within a page.
+        salt = f"intervalq-{name}"
+        with mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "svg.hashsalt": salt}):
+            figure = Figure(figsize=(4.6, 2.8), layout="constrained")  # text can be read on a phone
+            axis: Axes = figure.subplots()
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.tick_params(labelsize=8)
+            if panel(axis, tally):
+                title = axis.get_title(loc="left")
+                axis.set_title("", loc="left")
+                out = StringIO()
+                figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+                found.append((title, _embedded(out.getvalue(), name)))
+    return found
 
 
-def svg(tally: Tally) -> str:
-    """The figure in a form to embed in a page: text stays text, and nothing is loaded."""
-    figure = draw(tally)
-    import matplotlib as mpl  # noqa: PLC0415 - `draw` has said if it is missing
-
-    out = StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "svg.hashsalt": "intervalq"}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
+def _embedded(text: str, name: str) -> str:
     # Its head names a file of rules on the net, and a fixed size in points; the page chooses its own size.
     text = text[text.index("<svg") :]
-    return re.sub(
-        r'(<svg[^>]*?) width="[^"]*"',
-        r"\1",
-        re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1),
-        count=1,
-    )
+    for size in ("width", "height"):
+        text = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(id="|"#|url\(#)(?=[A-Za-z])', rf"\g<1>{name}-", text)
+    return text.replace("#000000", "currentColor")
 
 
 def _merged(tally: Tally) -> list[tuple[float, int, Minute]]:
@@ -95,6 +89,7 @@ def _times(axis: Axes, bins: list[tuple[float, int, Minute]], width: float) -> l
     locator = make_locator(tz=UTC)
     axis.xaxis.set_major_locator(locator)
     axis.xaxis.set_major_formatter(make_formatter(locator, tz=UTC))
+    axis.xaxis.get_offset_text().set_fontsize(8)
     return [datetime.fromtimestamp(at, UTC) for at, _, _ in bins] + [
         datetime.fromtimestamp(bins[-1][0] + width, UTC)
     ]
@@ -164,7 +159,8 @@ def _late(axis: Axes, tally: Tally) -> bool:
         known = [float("nan") if value is None else value * 1e3 for value in values]
         label = "median" if percent == 50 else f"{percent} %"
         axis.stairs(known, edges, color=colour, linewidth=1.2, baseline=None, label=label)
-    axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
+    least, most = axis.get_ylim()
+    axis.set_ylim(min(0.0, least), most + 0.2 * (most - min(0.0, least)))  # room for the legend
     axis.margins(x=0.005)
     axis.set_title("Milliseconds from slot to start", loc="left", fontsize=10)
     axis.legend(fontsize=8, loc="upper right", ncols=2, frameon=False)
