@@ -69,7 +69,7 @@ class Owner(Protocol):
         ...
 
     def hold_changed(self) -> None:
-        """Note that the queue was held or resumed, or that its clock moved relative to the store's."""
+        """Note that the queue was held or resumed, that its pause has another end, or that its clock moved."""
         ...
 
 
@@ -325,5 +325,9 @@ class Connection:
             # The store lost writes, and this command could not repair that: the next request does.
             mark = HighWaterMark(*map(max, known, mark))
         self.high_water_mark = mark
-        if before is None or (before.held_total, before.held_since) != (state.held_total, state.held_since):
+        if before is None or _hold(before) != _hold(state):
             self._owner.hold_changed()
+
+
+def _hold(state: State) -> tuple[int, int | None, int]:
+    return state.held_total, state.held_since, state.held_until

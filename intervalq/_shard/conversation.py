@@ -123,9 +123,10 @@ class Conversation:
         """Plan again, because the situation has changed."""
         self._asking.wake()
 
-    def hold_ended(self) -> None:
-        """Note that a hold has ended."""
-        self._parked.wake()
+    def hold_changed(self) -> None:
+        """Note that a hold has ended, or has another end than the one that is waited for."""
+        if self._parked.is_on or not self._connection.is_held:
+            self._parked.wake()
 
     def nobody_waits(self) -> None:
         """Note that no job waits any more."""

@@ -188,7 +188,7 @@ class Users:
     async def _in_thread(self, actor: Actor, job: ObservedJob) -> None:
         """Run a plain function as `attempts` and `threads` do, with virtual time instead of a thread."""
         wanted, clock = job.plan, actor.process.clock
-        waiter = Waiter(wanted.priority, wanted.cost, EARLY)
+        waiter = Waiter(wanted.priority, wanted.cost, EARLY, in_thread=True)
         with actor.queue._callers.waiting(lambda call: call()):
             while True:
                 shard, grant = await actor.queue._acquire(waiter, wanted.timeout)

@@ -49,14 +49,17 @@ def _passed(seen: Observer, process: Process) -> tuple[int, int]:
         ends = grants[-1].slot + grants[-1].latest
         is_asked_for = grants[0].at > own[record, ticket]  # others may be for jobs that may come
         behind = (slot for slot in used & own.keys() if slot[0] == record and slot[1] > ticket)
-        waits = any(
-            job.process is process
-            and job.added < grants[-1].slot
-            and (job.starts[0].at if job.starts else job.ended) > ends
-            for job in seen.jobs
-        )
+        waits = _wait(seen, process, grants[-1].heard, ends)
         surely += is_asked_for and waits and any(own[slot] < ends for slot in behind)
     return surely, len(unused)
+
+
+def _wait(seen: Observer, process: Process, begin: float, end: float) -> bool:
+    """Whether a job of a process waits at each instant of a time: if nobody does, it drops its slots."""
+    for job in seen.jobs:  # in the order in which they were added
+        if job.process is process and job.added <= begin:
+            begin = max(begin, job.starts[0].at if job.starts else job.ended)
+    return begin > end
 
 
 def left_over(seen: Observer, plan: Plan) -> Findings:
