@@ -75,7 +75,10 @@ def polls(seen: Observer, plan: Plan) -> Findings:
 
 
 def on_time(seen: Observer, plan: Plan) -> Findings:
-    """A process that knows when a pause ends asks then, unless it learns before that it ends otherwise."""
+    """A process that waits for the end of a hold, and knows when it is, asks then.
+
+    It waits once it is answered so, and may learn of the end from the answer to another command.
+    """
     if any(process.turn is not None for process in plan.processes) or seen.losses or seen.steps:
         return
     lateness, rate = {process.name: process.lateness for process in plan.processes}, 1 + plan.store_ppm / 1e6
@@ -84,9 +87,14 @@ def on_time(seen: Observer, plan: Plan) -> Findings:
             continue
         most = lateness[process.name] + _SOON
         most += 4 * max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
-        for (at, _, answer), then in zip_longest(answers, [at for at, *_ in answers[1:]]):
+        waits = False
+        for (at, sent, answer), then in zip_longest(answers, [at for at, *_ in answers[1:]]):
             state = answer.state
-            if state is None or state.held_since is None or state.full:
+            if state is None or state.held_since is None:
+                waits = False
+                continue
+            waits = waits or isinstance(sent, Advance)
+            if state.full or not waits:
                 continue
             end = at + (state.held_until - answer.now) / 1e6 / rate
             if not at < end < at + _LONG or _is_away(seen, process, at, end + most):
