@@ -292,7 +292,9 @@ def _stopped(seen: Observer, process: Process, since: float) -> float:
 
 
 def _slowest(seen: Observer, process: Process) -> float:
-    return max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
+    """The longest wait for an answer, which may have been cancelled when a job's time was over."""
+    waits = (*seen.exchanges[process], *seen.withdrawn[process])
+    return max((back - sent for sent, back in waits), default=0.0)
 
 
 def _late(plan: Plan) -> set[str]:
