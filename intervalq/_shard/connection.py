@@ -141,17 +141,13 @@ class Connection:
                 pass
 
     def _up_to_date(self, command: Advance, steps: int) -> Advance:
-        """A command that waited for others, adapted to what their answers showed of the store's clock.
+        """A command with the error of the store's clock, as the last answer shows it.
 
-        Slots from before a step of that clock are void, and its error may be smaller by now.
+        If the command waited for others, slots from before a step of that clock are void.
         """
-        if self._time.clock.steps != steps:
-            command = replace(command, slots=())
-        if command.error:
-            state = self.state
-            error = 0 if state is None else self._time.error_to_report(state, self._clock.now())
-            command = replace(command, error=min(command.error, error))
-        return command
+        state, slots = self.state, command.slots if self._time.clock.steps == steps else ()
+        error = 0 if state is None else self._time.error_to_report(state, self._clock.now())
+        return replace(command, slots=slots, error=error)
 
     async def _create(self, nonce: str) -> None:
         """Create the record, unless it exists."""

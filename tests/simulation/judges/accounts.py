@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from intervalq.rules import Advance
-from simulation.judges.findings import Findings
+from simulation.judges.findings import GRAIN, Findings, named
+from simulation.judges.starts import Starts
 from simulation.loop import Process
 from simulation.observer import Observer
 from simulation.plans import Plan
@@ -68,7 +71,7 @@ def left_over(seen: Observer, plan: Plan) -> Findings:
     Not if a job began late, too close to that slot: nobody may use it then.
     """
     del plan
-    if not seen.history or (last := seen.history[-1][2]) is None or seen.losses or seen.steps or seen.copies:
+    if not seen.history or (last := seen.history[-1][2]) is None or seen.losses or seen.copies:
         return
     slot = seen.trace.name(last.generation), last.ticket
     if any(start.slot == slot for start in seen.starts) or last.ticket <= last.revoked_through:
@@ -78,6 +81,28 @@ def left_over(seen: Observer, plan: Plan) -> Findings:
         is_over = is_missed or _is_covered(seen, process, slot)
         if slot in taken and not is_over and not seen.failures[process] and process not in seen.died:
             yield seen.accounts[process].at, f"ticket {last.ticket} is of {process.name}, which has no job"
+
+
+def given_back(seen: Observer, plan: Plan) -> Findings:
+    """A process gives a slot back once, and not if it is too close to its last start: others would use it."""
+    if seen.losses or seen.steps or plan.burst > 1:
+        return
+    known = Starts(seen, plan)
+    for process, answers in seen.answers.items():
+        back: set[tuple[str, int]] = set()
+        for at, command, answer in answers:
+            if not isinstance(command, Advance) or answer.state is None:
+                continue
+            record = seen.trace.name(answer.state.generation)
+            for slot in [(record, slot.ticket) for slot in command.release]:
+                if slot in back and not seen.failures[process]:
+                    yield at, f"{process.name} gives ticket {slot[1]} back twice"
+                back.add(slot)
+                for grant, start in product(seen.grants.get(slot, ())[-1:], seen.starts):
+                    near = start.job.process is process and start.ticket < grant.ticket and start.at <= at
+                    apart = grant.settings.interval / 1e6 - grant.latest - 2 * known.error(grant.at, start)
+                    if near and max(grant.slot, at) < start.at + apart - GRAIN:
+                        yield at, f"{process.name} gives ticket {slot[1]} back, too close to {named(start)}"
 
 
 def _is_covered(seen: Observer, process: Process, slot: tuple[str, int]) -> bool:

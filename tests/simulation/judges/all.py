@@ -8,7 +8,7 @@ from typing import Final
 
 from intervalq._queue.threads import EARLY
 from simulation.facts import ObservedJob, Start
-from simulation.judges.accounts import accounts, left_over
+from simulation.judges.accounts import accounts, given_back, left_over
 from simulation.judges.clocks import candour
 from simulation.judges.deadlines import (
     in_vain,
@@ -21,7 +21,7 @@ from simulation.judges.deadlines import (
 )
 from simulation.judges.ends import agreed, closing, fates, handed, kept
 from simulation.judges.findings import GRAIN, Findings, named
-from simulation.judges.running import lapses, leases, limits, renewals
+from simulation.judges.running import lapses, leases, limits, renewals, reported
 from simulation.judges.settlements import settlements
 from simulation.judges.slots import announced, placed, surely, void
 from simulation.judges.starts import Starts
@@ -52,6 +52,7 @@ def judge(seen: Observer, plan: Plan) -> None:
     for rule in (
         accounts,
         left_over,
+        given_back,
         starts,
         announced,
         surely,
@@ -66,6 +67,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         handed,
         limits,
         leases,
+        reported,
         clocks,
         costs,
         misses,
@@ -183,7 +185,13 @@ def places(seen: Observer, plan: Plan) -> Findings:
 
 
 def holds(seen: Observer, plan: Plan) -> Findings:
-    """While the queue is held, only jobs with an earlier grant begin, and soon."""
+    """While the queue is held, only jobs with an earlier grant begin, and soon: so do all after a grant."""
+    for start in seen.starts:
+        grant = start.grants[-1] if start.grants else None
+        if grant is None or (seen.limited and grant.unaware):
+            continue
+        if start.at > grant.at + _soon(seen, plan, start):
+            yield start.at, f"{named(start)} was granted at {grant.at:.6f}, and no pause would have stopped it"
     for begin, length in seen.holds:
         ends = [at for at in (*seen.resumes, *seen.losses) if at > begin]
         if length < float("inf"):
@@ -194,15 +202,17 @@ def holds(seen: Observer, plan: Plan) -> Findings:
             if not begin + GRAIN < start.at < end - GRAIN:
                 continue
             granted = start.grants[-1].at if start.grants else begin
-            notice = max((grant.notice for grant in start.grants), default=0.0)
-            lead = _lead(seen, start.job.process, start.at) + notice
-            soon = lead + _late(seen, plan, start)
-            unaware = seen.limited and bool(start.grants) and start.grants[-1].unaware
-            if granted > begin or (start.at > begin + soon and not unaware):
+            if granted > begin:
                 yield (
                     start.at,
                     f"{named(start)} began {start.at - begin:.6f} s into a hold, granted at {granted:.6f}",
                 )
+
+
+def _soon(seen: Observer, plan: Plan, start: Start) -> float:
+    """How long after its grant a job begins at the latest."""
+    notice = max((grant.notice for grant in start.grants), default=0.0)
+    return _lead(seen, start.job.process, start.at) + notice + _late(seen, plan, start)
 
 
 def clocks(seen: Observer, plan: Plan) -> Findings:
