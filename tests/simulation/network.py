@@ -190,6 +190,8 @@ class Connection:
         self.queue = queue
         self.is_cut = False
         self.is_good = False
+        self.stops = 0.0
+        """For how long its process is stopped after each answer, in seconds."""
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
@@ -226,6 +228,8 @@ class Connection:
         answers = network.observer.answers[self.process]
         place = len(answers)
         network.observer.answered(self.process, command, answer, sent)
+        if self.stops:
+            network.interrupt(self.process, 0, self.stops)
         if not self.is_good:
             answer = network.blurred(answer)
         if busy := network.busy(self):

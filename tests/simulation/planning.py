@@ -145,6 +145,7 @@ class _Planner:
         ]
         if self.likely(mix.crashes):
             crash = (self.moment(), random.randint(1, 30))
+        busy = self.interval * random.uniform(0, mix.busy) if mix.busy and self.likely(0.5) else 0.0
         return PlannedProcess(
             name=name,
             options={
@@ -158,7 +159,8 @@ class _Planner:
             lateness=self.lateness(),
             outages=outages,
             stalls=stalls,
-            turn=self.interval * self.spread(0.05, 2) if mix.taken else None,
+            turn=self.interval * self.spread(0.05, 2) if mix.taken and not busy else None,
+            busy=busy,
             crash=crash,
             close=(self.moment(), self.likely(0.5)) if self.likely(mix.closes) else None,
         )
@@ -230,6 +232,9 @@ class _Planner:
             timeout=self.interval * random.uniform(1, 15) if self.impatient else None,
             cancelled_after=random.uniform(0, self.length / 2) if self.likely(mix.cancelled) else None,
             lags=self.interval * random.uniform(0, mix.lags) if mix.lags and way == "thread" else 0.0,
+            slow=self.interval * random.uniform(0, mix.slow_threads) * self.likely(0.3)
+            if mix.slow_threads
+            else 0.0,
         )
 
     def takes(self, longest: float) -> float:

@@ -193,8 +193,10 @@ class Users:
             while True:
                 shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
                 job.handed = (grant.opens - clock.now()) / 1e6
-                lags = wanted.lags if grant.opens > clock.now() else 0.0
                 try:
+                    if wanted.slow:
+                        await anyio.sleep(wanted.slow)
+                    lags = wanted.lags if grant.opens > clock.now() else 0.0
                     await clock.sleep_until(grant.opens)
                     if lags:
                         await anyio.sleep(lags)

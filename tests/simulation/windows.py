@@ -39,7 +39,7 @@ def _limit(interval: float, unit: str, place: int, random: Random) -> Limit:
     jitter = round(window * random.uniform(0, 0.3), 6) if random.random() < 0.3 else 0.0
     edge = None
     if window >= 1 and random.random() < 0.4:
-        edge, window = "utc", random.choice([each for each in _FIXED if each <= window])
+        edge, window = "utc", random.choice(_FIXED[place::3])  # limits of one unit differ in their windows
     return Limit(most if unit == "starts" else 10 * most, window, unit, jitter, edge)
 
 

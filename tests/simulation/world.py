@@ -84,6 +84,7 @@ class World:
         process = Process(planned.name, clock)
         kind = WakingConnection if self.plan.waking else Connection
         connection = kind(self.network, process, planned.route, self.queue)
+        connection.stops = planned.busy
         queue = IntervalQueue(QUEUE, store=connection, backoff=0.02, **planned.options)
         actor = Actor(process, connection, queue[_KEY] if self.plan.keyed else queue)
         self.actors.append(actor)

@@ -84,20 +84,16 @@ def left_over(seen: Observer, plan: Plan) -> Findings:
 
 
 def given_back(seen: Observer, plan: Plan) -> Findings:
-    """A process gives a slot back once, and not if it is too close to its last start: others would use it."""
+    """A slot is not given back if it is too close to the last start of its process: others would use it."""
     if seen.losses or seen.steps or plan.burst > 1:
         return
     known = Starts(seen, plan)
     for process, answers in seen.answers.items():
-        back: set[tuple[str, int]] = set()
         for at, command, answer in answers:
             if not isinstance(command, Advance) or answer.state is None:
                 continue
             record = seen.trace.name(answer.state.generation)
             for slot in [(record, slot.ticket) for slot in command.release]:
-                if slot in back and not seen.failures[process]:
-                    yield at, f"{process.name} gives ticket {slot[1]} back twice"
-                back.add(slot)
                 for grant, start in product(seen.grants.get(slot, ())[-1:], seen.starts):
                     near = start.job.process is process and start.ticket < grant.ticket and start.at <= at
                     apart = grant.settings.interval / 1e6 - grant.latest - 2 * known.error(grant.at, start)

@@ -185,13 +185,15 @@ def places(seen: Observer, plan: Plan) -> Findings:
 
 
 def holds(seen: Observer, plan: Plan) -> Findings:
-    """While the queue is held, only jobs with an earlier grant begin, and soon: so do all after a grant."""
+    """While the queue is held, only jobs with an earlier grant begin, and soon.
+
+    So no slot is granted long before it comes.
+    """
     for start in seen.starts:
-        grant = start.grants[-1] if start.grants else None
-        if grant is None or (seen.limited and grant.unaware):
-            continue
-        if start.at > grant.at + _soon(seen, plan, start):
-            yield start.at, f"{named(start)} was granted at {grant.at:.6f}, and no pause would have stopped it"
+        for grant in start.grants[-1:]:
+            ahead = _lead(seen, start.job.process, start.at) + grant.notice + _late(seen, plan, start)
+            if grant.slot > grant.at + ahead and not (seen.limited and grant.unaware):
+                yield start.at, f"{named(start)} was granted {grant.slot - grant.at:.6f} s before its slot"
     for begin, length in seen.holds:
         ends = [at for at in (*seen.resumes, *seen.losses) if at > begin]
         if length < float("inf"):
@@ -202,17 +204,15 @@ def holds(seen: Observer, plan: Plan) -> Findings:
             if not begin + GRAIN < start.at < end - GRAIN:
                 continue
             granted = start.grants[-1].at if start.grants else begin
-            if granted > begin:
+            notice = max((grant.notice for grant in start.grants), default=0.0)
+            lead = _lead(seen, start.job.process, start.at) + notice
+            soon = lead + _late(seen, plan, start)
+            unaware = seen.limited and bool(start.grants) and start.grants[-1].unaware
+            if granted > begin or (start.at > begin + soon and not unaware):
                 yield (
                     start.at,
                     f"{named(start)} began {start.at - begin:.6f} s into a hold, granted at {granted:.6f}",
                 )
-
-
-def _soon(seen: Observer, plan: Plan, start: Start) -> float:
-    """How long after its grant a job begins at the latest."""
-    notice = max((grant.notice for grant in start.grants), default=0.0)
-    return _lead(seen, start.job.process, start.at) + notice + _late(seen, plan, start)
 
 
 def clocks(seen: Observer, plan: Plan) -> Findings:
