@@ -69,7 +69,7 @@ class Owner(Protocol):
         ...
 
     def hold_changed(self) -> None:
-        """Note that the queue was held or resumed, that its pause has another end, or that its clock moved."""
+        """Note that the queue was held or resumed, has another end of its pause, or that its clock moved."""
         ...
 
 

@@ -68,7 +68,6 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     woken-for-nothing             calm              6
     held-by-a-lost-record         anew             17
     lost-grants-used              all            10,000,026
-    question-grows-old            tight         31,242
     lease-of-the-next             long              1
     renewed-by-chance             long              1
     ends-forgotten                long            335

@@ -246,7 +246,7 @@ def _() -> Iterator[None]:
 @bug("resumed-unheard", "calm", 31)
 def _() -> Iterator[None]:
     """A held shard ignores the answer to another command that says that the queue has resumed."""
-    yield from instead(Conversation, "hold_ended", lambda _: None)
+    yield from instead(Conversation, "hold_changed", lambda _: None)
 
 
 @bug("woken-for-nothing", "calm", 5)

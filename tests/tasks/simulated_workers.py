@@ -166,7 +166,7 @@ class World:
         return not self.judge.sessions_of(process).isdisjoint(self.network.store._tasks.table._sessions)
 
     def has_claims(self, process: Process) -> bool:
-        """Whether tasks are claimed by a process. One that dies while it comes leaves a session without any."""
+        """Whether a process has claimed tasks. One that dies while it comes leaves a session without any."""
         sessions = self.judge.sessions_of(process)
         return any(row.session in sessions for row in self.network.rows())
 

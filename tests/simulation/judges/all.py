@@ -192,7 +192,8 @@ def holds(seen: Observer, plan: Plan) -> Findings:
     for start in seen.starts:
         for grant in start.grants[-1:]:
             ahead = _lead(seen, start.job.process, start.at) + grant.notice + _late(seen, plan, start)
-            if grant.slot > grant.at + ahead and not (seen.limited and grant.unaware):
+            unclear = (seen.limited and grant.unaware) or _outlived(seen, start)
+            if grant.slot > grant.at + ahead and not unclear:
                 yield start.at, f"{named(start)} was granted {grant.slot - grant.at:.6f} s before its slot"
     for begin, length in seen.holds:
         ends = [at for at in (*seen.resumes, *seen.losses) if at > begin]
