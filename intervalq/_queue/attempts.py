@@ -155,8 +155,8 @@ def settle_by(
 def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
     """Give back a slot for which a thread came too late; the job keeps its place in line.
 
-    A thread that got its slot early slept for too long, and might do so each time: it gets the next slot when
-    that has come, so that it need not sleep. If it is too late for that one, it gets the next one early again.
+    A thread that got its slot early slept for too long, and might do so each time: it gets the next slot once
+    that has come, so that it need not sleep. If it is too late again, it gets the one after that early.
     """
     shard.undo(grant)
     again = Waiter(
