@@ -32,6 +32,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     tolerance-not-widened         calm              20
     early-for-nothing             stalls             1
     late-threads-start-over       lags               2
+    late-threads-sleep-again      lags             173
     late-threads-count            lags               2
     by-new-settings               changed            2717
     late-ones-crowd               late             123

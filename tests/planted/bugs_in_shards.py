@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
+from intervalq._queue import attempts
+from intervalq._queue.threads import EARLY
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grant, GrantRange
@@ -107,6 +109,12 @@ def _() -> Iterator[None]:
         return _UNDO(self, grant, again=False)
 
     yield from instead(Dispatcher, "undo", undo)
+
+
+@bug("late-threads-sleep-again", "lags", 172)
+def _() -> Iterator[None]:
+    """A thread that slept too long for its slot is handed the next one early, too, and sleeps again."""
+    yield from instead(attempts, "EARLY", 2 * EARLY)
 
 
 @bug("late-threads-count", "lags", 1)

@@ -290,6 +290,7 @@ MIXES: Final = {
         jobs=(10, 40),
         near=True,
         limited=0.0,
+        cancelled=0.0,
         verbs=False,
     ),
     "reclaims": Mix(

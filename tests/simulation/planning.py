@@ -21,7 +21,20 @@ def plan(mix: Mix, seed: str) -> Plan:
         add_windows(planned, Random(f"{seed}:windows"))
     if mix.deadlines:
         add_deadlines(planned, Random(f"{seed}:deadlines"))
+    if mix.busy or mix.slow_threads:
+        _slow_down(planned, mix, Random(f"{seed}:slow"))
     return planned
+
+
+def _slow_down(plan: Plan, mix: Mix, random: Random) -> None:
+    """Make some processes busy after each answer, and the threads of some runs slow to start."""
+    for process in plan.processes:
+        if mix.busy and random.random() < 0.5:
+            process.busy, process.turn = plan.interval * random.uniform(0, mix.busy), None
+    are_slow = random.random() < 0.5
+    for job in (job for process in plan.processes for job in process.jobs):
+        if are_slow and job.way == "thread" and random.random() < 0.5:
+            job.slow = plan.interval * random.uniform(0, mix.slow_threads)
 
 
 def _join(plan: Plan, random: Random) -> None:
@@ -145,7 +158,6 @@ class _Planner:
         ]
         if self.likely(mix.crashes):
             crash = (self.moment(), random.randint(1, 30))
-        busy = self.interval * random.uniform(0, mix.busy) if mix.busy and self.likely(0.5) else 0.0
         return PlannedProcess(
             name=name,
             options={
@@ -159,8 +171,7 @@ class _Planner:
             lateness=self.lateness(),
             outages=outages,
             stalls=stalls,
-            turn=self.interval * self.spread(0.05, 2) if mix.taken and not busy else None,
-            busy=busy,
+            turn=self.interval * self.spread(0.05, 2) if mix.taken else None,
             crash=crash,
             close=(self.moment(), self.likely(0.5)) if self.likely(mix.closes) else None,
         )
@@ -232,9 +243,6 @@ class _Planner:
             timeout=self.interval * random.uniform(1, 15) if self.impatient else None,
             cancelled_after=random.uniform(0, self.length / 2) if self.likely(mix.cancelled) else None,
             lags=self.interval * random.uniform(0, mix.lags) if mix.lags and way == "thread" else 0.0,
-            slow=self.interval * random.uniform(0, mix.slow_threads) * self.likely(0.3)
-            if mix.slow_threads
-            else 0.0,
         )
 
     def takes(self, longest: float) -> float:
