@@ -76,8 +76,8 @@ What is checked, from outside and in true time
     places      every start was granted by the store, and no slot starts two jobs
     holds       while the queue is held, only jobs with an earlier grant begin, and soon: within twice the
                 slowest round trip of their process so far (or 50 ms), 100 ms for late timers, the notice
-                that their process gave, and the tolerance; no slot is granted longer than that before it comes;
-                a hold is never longer than requested
+                that their process gave, and the tolerance; no slot is granted longer than that before it
+                comes; a hold is never longer than requested
     fates       every job of a live process ends once, with its result or with a documented error for which
                 there is a reason; it starts once per attempt, and never after it has ended
     limits      no more jobs run than `max_running`; a process reports only on jobs of its own record
