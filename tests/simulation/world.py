@@ -84,9 +84,10 @@ class World:
         process = Process(planned.name, clock)
         kind = WakingConnection if self.plan.waking else Connection
         connection = kind(self.network, process, planned.route, self.queue)
-        connection.stops = planned.busy
         queue = IntervalQueue(QUEUE, store=connection, backoff=0.02, **planned.options)
         actor = Actor(process, connection, queue[_KEY] if self.plan.keyed else queue)
+        if planned.busy:
+            connection.stop = partial(self._stall, actor, planned.busy)
         self.actors.append(actor)
         return actor
 

@@ -251,7 +251,7 @@ def _stays(lines: Lines, job: ObservedJob, at: float, until: float) -> bool:
 
 def in_vain(seen: Observer, plan: Plan) -> Findings:
     """Without faults, no job is refused whose slot came in time, or while the queue did nothing."""
-    if not _is_calm(seen, plan) or any(job.cancelled for job in seen.jobs) or _late(plan):
+    if not _is_calm(seen, plan) or _late(plan) or any(job.cancelled or job.came_late for job in seen.jobs):
         return
     used = {start.slot for start in seen.starts}
     for refusal in seen.refusals:
