@@ -19,7 +19,7 @@ from simulation.judges.deadlines import (
     timeouts,
     tries,
 )
-from simulation.judges.ends import agreed, closing, fates, handed, kept
+from simulation.judges.ends import agreed, closing, fates, handed, kept, moved
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.judges.running import lapses, leases, limits, renewals, reported
 from simulation.judges.settlements import settlements
@@ -65,6 +65,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         agreed,
         kept,
         handed,
+        moved,
         limits,
         leases,
         reported,
