@@ -100,7 +100,7 @@ async def test_a_thread_that_is_woken_early_keeps_the_distance_to_a_late_start(l
     starts: list[tuple[int, int]] = []
 
     async def in_thread() -> None:
-        grant = await shard.slot(Waiter(early=EARLY))
+        grant = await shard.slot(Waiter(early=EARLY, in_thread=True))
         first = max(shard.clock.now(), grant.opens)
         starts.append((first, max(first, grant.closes)))
         assert not grant.at_once or grant.due * 1e6 >= grant.opens - grant.range.after
@@ -127,7 +127,7 @@ async def test_a_thread_gets_no_grant_that_opens_after_it_closes(interval: float
     left: list[int] = []
 
     async def in_thread() -> None:
-        grant = await shard.slot(Waiter(early=EARLY))
+        grant = await shard.slot(Waiter(early=EARLY, in_thread=True))
         left.append(grant.closes - max(shard.clock.now(), grant.opens))
 
     await in_thread()

@@ -32,7 +32,7 @@ class Plan:
     def waiter(self, *, in_thread: bool = False, again: bool = False) -> Waiter:
         """A place in line."""
         early = EARLY if in_thread else 0
-        waiter = Waiter(self.priority, self.cost, early, again=again, units=self.units)
+        waiter = Waiter(self.priority, self.cost, early, in_thread=in_thread, again=again, units=self.units)
         if self.timeout is not None:
             waiter.within = round((self.timeout if self.within is None else self.within) * 1e6)
         return waiter

@@ -51,6 +51,8 @@ class Answers:
         for slot in granted:
             if slot in here:
                 at_once = answer.at_once and slot.ticket == answer.granted[0]
+                if at_once:
+                    self._grants.covered = 0  # the slots behind it were set back with it
                 self._grants.grant(self._range(slot, state, at_once=at_once))
         kept = {*here, *self._grants.tickets}
         for slot in question.slots:

@@ -69,7 +69,7 @@ class Owner(Protocol):
         ...
 
     def hold_changed(self) -> None:
-        """Note that the queue was held or resumed, or that its clock moved relative to the store's."""
+        """Note that the queue was held or resumed, has another end of its pause, or that its clock moved."""
         ...
 
 
@@ -141,17 +141,13 @@ class Connection:
                 pass
 
     def _up_to_date(self, command: Advance, steps: int) -> Advance:
-        """A command that waited for others, adapted to what their answers showed of the store's clock.
+        """A command with the error of the store's clock, as the last answer shows it.
 
-        Slots from before a step of that clock are void, and its error may be smaller by now.
+        If the command waited for others, slots from before a step of that clock are void.
         """
-        if self._time.clock.steps != steps:
-            command = replace(command, slots=())
-        if command.error:
-            state = self.state
-            error = 0 if state is None else self._time.error_to_report(state, self._clock.now())
-            command = replace(command, error=min(command.error, error))
-        return command
+        state, slots = self.state, command.slots if self._time.clock.steps == steps else ()
+        error = 0 if state is None else self._time.error_to_report(state, self._clock.now())
+        return replace(command, slots=slots, error=error)
 
     async def _create(self, nonce: str) -> None:
         """Create the record, unless it exists."""
@@ -325,5 +321,9 @@ class Connection:
             # The store lost writes, and this command could not repair that: the next request does.
             mark = HighWaterMark(*map(max, known, mark))
         self.high_water_mark = mark
-        if before is None or (before.held_total, before.held_since) != (state.held_total, state.held_since):
+        if before is None or _hold(before) != _hold(state):
             self._owner.hold_changed()
+
+
+def _hold(state: State) -> tuple[int, int | None, int]:
+    return state.held_total, state.held_since, state.held_until

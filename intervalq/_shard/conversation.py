@@ -123,9 +123,10 @@ class Conversation:
         """Plan again, because the situation has changed."""
         self._asking.wake()
 
-    def hold_ended(self) -> None:
-        """Note that a hold has ended."""
-        self._parked.wake()
+    def hold_changed(self) -> None:
+        """Note that a hold has ended, or has another end than the one that is waited for."""
+        if self._parked.is_on or not self._connection.is_held:
+            self._parked.wake()
 
     def nobody_waits(self) -> None:
         """Note that no job waits any more."""
@@ -264,11 +265,10 @@ class Conversation:
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
-        at, state = self._clock.now(), self._connection.state
         self._counted = self._dispatcher.begun
         until = None
         if ask.slots:
-            until = self._time.latest_arrival(at) + ask.notice
+            until = self._time.latest_arrival(self._clock.now()) + ask.notice
         return Advance(
             release=self._grants.given_back(self._connection.last_ticket()),
             slots=ask.slots,
@@ -281,7 +281,6 @@ class Conversation:
             until=until,
             ahead=ask.ahead if ask.slots else None,
             high_water_mark=self._connection.high_water_mark,
-            error=0 if state is None else self._time.error_to_report(state, at),
         )
 
     def _farewell(self) -> Advance | None:

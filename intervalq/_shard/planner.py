@@ -104,7 +104,7 @@ def plan(now: Situation) -> Ask | float:
         costs = []
     if not slots and not costs:
         return next_question(now)
-    speculative = _speculative(now) if costs else _ahead(now, slots)
+    speculative = _speculative(now) if costs else _for_returning(now, slots)
     first = now.line.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
     if slots and (comes := now.time.comes(slots[0], now.state)) <= now.at:
@@ -118,7 +118,7 @@ def plan(now: Situation) -> Ask | float:
         speculative=speculative,
         notice=notice,
         reach=_reach(now, len(slots), notice),
-        ahead=_lead(now, slots[0]) + now.time.clock.error(now.at) + _unheard(now) if slots else 0,
+        ahead=_ahead(now, slots[0]) if slots else 0,
     )
 
 
@@ -195,9 +195,11 @@ def _lead(now: Situation, slot: Slot) -> int:
     return lead + (0 if first is None else first.early)
 
 
-def _unheard(now: Situation) -> int:
-    """How far late starts of others may have moved a slot, unknown to us, for it still to be granted."""
-    return 0 if now.state is None else min(now.state.settings.interval, _RIDE)
+def _ahead(now: Situation, slot: Slot) -> int:
+    """How far ahead a slot may be for its grant; late starts of others may have moved it, unknown to us."""
+    assert now.state is not None
+    moved = min(now.state.settings.interval, _RIDE)
+    return _lead(now, slot) + now.time.clock.error(now.at) + moved
 
 
 def _is_leased(state: State | None, slot: Slot) -> bool:
@@ -320,7 +322,7 @@ def _speculative(now: Situation) -> int:
     return max(0, min(2 * now.began, limit, room))
 
 
-def _ahead(now: Situation, slots: list[Slot]) -> int:
+def _for_returning(now: Situation, slots: list[Slot]) -> int:
     """How many tickets to take for the only caller: one, with this request, if it is likely to come back."""
     state = now.state
     if not (now.returns and slots) or state is None or state.settings.max_running or now.line.mixed:

@@ -289,7 +289,7 @@ class Shard:
         self.leases.forget()
         self.conversation.settlements.forget()
         self.conversation.ask_anew()  # the reset may have been reported in the answer to another command
-        self.conversation.hold_ended()
+        self.conversation.hold_changed()
 
     def grants_lost(self) -> None:
         """See `Owner.grants_lost`. Slots from before a step of the clock are not requested again."""
@@ -310,8 +310,7 @@ class Shard:
     def hold_changed(self) -> None:
         """See `Owner.hold_changed`."""
         self.dispatcher.recheck()
-        if not self.is_held:
-            self.conversation.hold_ended()
+        self.conversation.hold_changed()
 
     # --- closing ------------------------------------------------------------------------------------
 

@@ -111,8 +111,7 @@ class StoreTime:
     def job_began(self) -> None:
         """Note that a job began in its slot."""
         self.repeated = 0
-        if self.reaction > REACTION:
-            self.reaction -= self.reaction // 8
+        self.reaction = max(REACTION, self.reaction - self.reaction // 8)
 
     def check_again(self) -> None:
         """Note that a slot was given up, which counts as one attempt to know the clock better."""

@@ -28,6 +28,8 @@ class Waiter:
     """What it takes of the queue's limits; empty: its cost of those that count starts."""
     early = 0
     """How long before its slot the job is started, in microseconds: it then waits for the slot itself."""
+    in_thread = False
+    """Whether it begins in a thread, at an instant that the shard doesn't see."""
     again = False
     """Whether the job was in line before, so that it may still enter while the queue drains."""
     error: Exception | None = None
@@ -50,6 +52,7 @@ class Waiter:
         cost: int = 1,
         early: int = 0,
         *,
+        in_thread: bool = False,
         order: tuple[int, int] | None = None,
         again: bool = False,
         units: Units = (),
@@ -60,6 +63,8 @@ class Waiter:
             self.cost = cost
         if early:
             self.early = early
+        if in_thread:
+            self.in_thread = True
         if again:
             self.again = again
         if units:
@@ -75,8 +80,8 @@ class Waiter:
 
     @property
     def may_take_ready(self) -> bool:
-        """Whether it may take any ready slot: it isn't in line yet, starts at its slot, and needs one."""
-        return not self.entered and self.cost == 1 and not self.early and not self.units
+        """Whether it may take any ready slot: it isn't in line yet, begins in its task, and needs one."""
+        return not self.entered and self.cost == 1 and not self.in_thread and not self.units
 
     def wait(self, waker: Waker) -> Waker:
         """What to await until the next check is due: a slot may have come, or there is an error."""

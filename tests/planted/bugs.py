@@ -32,6 +32,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     tolerance-not-widened         calm              20
     early-for-nothing             stalls             1
     late-threads-start-over       lags               2
+    late-threads-sleep-again      lags             173
     late-threads-count            lags               2
     by-new-settings               changed            2717
     late-ones-crowd               late             123
@@ -68,7 +69,6 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     woken-for-nothing             calm              6
     held-by-a-lost-record         anew             17
     lost-grants-used              all            10,000,026
-    question-grows-old            tight         31,242
     lease-of-the-next             long              1
     renewed-by-chance             long              1
     ends-forgotten                long            335
@@ -96,7 +96,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     new-or-not                    reclaims          66
     one-slot-too-strict           deadlines          1
     notice-in-a-hold              deadlines       175
-    units-wait-in-a-hold          budgets            8
+    units-wait-in-a-hold          budgets          111
     told-of-its-own-slot          deadlines         13
     waits-in-vain                 deadlines          7
     warned-at-once                drowsy             1
@@ -105,12 +105,12 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     polls-too-seldom              calm               5
     pause-ends-unseen             calm               7
     refunds-sent-again            windows            8
-    overruns-forgotten            settled           48
+    overruns-forgotten            settled           42
     reports-wait                  windows           14
     cell-of-another-time          windows            4
     far-without-a-word            far                4
     passed-unsaid                 stalls          26
-    given-up-twice                crowd           50
+    given-up-twice                crowd           175
     given-back-to-nobody          loops           28
     nothing-given-back            calm            12
     closed-too-soon               windows          3

@@ -52,7 +52,7 @@ def _() -> Iterator[None]:
     """A shard that waits for the end of a hold goes on waiting after its record was lost."""
 
     def record_lost(self: Shard) -> None:
-        for _ in instead(Conversation, "hold_ended", lambda _: None):
+        for _ in instead(Conversation, "hold_changed", lambda _: None):
             _RECORD_LOST(self)
 
     yield from instead(Shard, "record_lost", record_lost)
@@ -62,12 +62,6 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """Slots that the record has forgotten are used, in addition to the slots to which it moved those jobs."""
     yield from instead(Shard, "grants_lost", lambda _: None)
-
-
-@bug("question-grows-old", "tight", 31_241)
-def _() -> Iterator[None]:
-    """A question that waited for its turn reports an error of the clock that its process no longer has."""
-    yield from instead(Connection, "_up_to_date", lambda _self, command, _steps: command)
 
 
 @bug("taken-in-late", "threads", 184)

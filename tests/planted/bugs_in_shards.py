@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
+from intervalq._queue import attempts
+from intervalq._queue.threads import EARLY
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grant, GrantRange
@@ -107,6 +109,12 @@ def _() -> Iterator[None]:
         return _UNDO(self, grant, again=False)
 
     yield from instead(Dispatcher, "undo", undo)
+
+
+@bug("late-threads-sleep-again", "lags", 172)
+def _() -> Iterator[None]:
+    """A thread that slept too long for its slot is handed the next one early, too, and sleeps again."""
+    yield from instead(attempts, "EARLY", 2 * EARLY)
 
 
 @bug("late-threads-count", "lags", 1)
@@ -246,7 +254,7 @@ def _() -> Iterator[None]:
 @bug("resumed-unheard", "calm", 31)
 def _() -> Iterator[None]:
     """A held shard ignores the answer to another command that says that the queue has resumed."""
-    yield from instead(Conversation, "hold_ended", lambda _: None)
+    yield from instead(Conversation, "hold_changed", lambda _: None)
 
 
 @bug("woken-for-nothing", "calm", 5)

@@ -40,7 +40,7 @@ def _() -> Iterator[None]:
     yield from instead(Deadlines, "_begins", begins)
 
 
-@bug("units-wait-in-a-hold", "budgets", 7)
+@bug("units-wait-in-a-hold", "budgets", 110)
 def _() -> Iterator[None]:
     """In a hold, jobs are refused as if no units came back to the limits before its end."""
 

@@ -30,7 +30,7 @@ def _() -> Iterator[None]:
     yield from instead(Settlements, "failed", failed)
 
 
-@bug("overruns-forgotten", "settled", 47)
+@bug("overruns-forgotten", "settled", 41)
 def _() -> Iterator[None]:
     """What a job took beyond its estimate is forgotten with a request without an answer."""
 

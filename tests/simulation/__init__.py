@@ -44,12 +44,13 @@ Mixes
     far          a tolerance below the latency of the store; some handles have `strict=True`
     gone         outages that last longer than jobs wait for the store
     windows      several limits, units that are settled later, and most faults
-    settled      the same in longer windows, with lost messages alone
+    settled      the same in longer windows, some of them with fixed edges, with lost messages alone
     deadlines    jobs that must begin in time, most of them too soon, and calls of `try_slot` and `quote`
     budgets      the same with several limits
     hurry        the same with most faults
     drowsy       many jobs in processes whose timers are later than the tolerance
-    blocked      the same in processes that run for only 20 % of the time
+    blocked      the same in processes that run for only 20 % of the time, or that are busy after each answer
+    lags         plain functions whose threads wake late, by up to an interval, and are slow to start
     reclaims     tickets are reclaimed, or the interval grows, around the time of grants
     exact        timers that are exact, and clocks that go on while they are read: processes watch them
     joins        handles with different settings, of which some are started later
@@ -75,10 +76,11 @@ What is checked, from outside and in true time
     places      every start was granted by the store, and no slot starts two jobs
     holds       while the queue is held, only jobs with an earlier grant begin, and soon: within twice the
                 slowest round trip of their process so far (or 50 ms), 100 ms for late timers, the notice
-                that their process gave, and the tolerance; a hold is never longer than requested
+                that their process gave, and the tolerance; no slot is granted longer than that before it
+                comes; a hold is never longer than requested
     fates       every job of a live process ends once, with its result or with a documented error for which
                 there is a reason; it starts once per attempt, and never after it has ended
-    limits      no more jobs run than `max_running`
+    limits      no more jobs run than `max_running`; a process reports only on jobs of its own record
     costs       a job that costs several slots takes all of them
     progress    if only one process has waiting jobs, the queue isn't held, and the store can be reached, a
                 job begins after at most 24 requests, however late the timers are
@@ -106,9 +108,10 @@ What is checked, from outside and in true time
                 five seconds while the queue is held; units that it did not need are sent once, those beyond
                 its estimate until a request is answered
     polls       a process that waits for the end of a hold asks within 0.5 s of it, or within 5 s if the store
-                sends wake-ups, of which one may be lost; at the end of a pause that it knows, it asks at once
-    windows     in any window of a limit, plus its jitter, jobs take at most what the limit allows, counting
-                what each really took, at the time when it began
+                sends wake-ups, of which one may be lost; at the end of a pause that it knows, also from the
+                answer to another command, it asks at once
+    windows     in any window of a limit, plus its jitter, or from one fixed edge to the next, jobs take at
+                most what the limit allows, counting what each really took, at the time when it began
     closing     a closed handle starts only jobs that it is to drain, and does start those; when its process
                 ends, the store knows which of its jobs have ended
     reports     a handle reports that its store lost its record if and only if that happened

@@ -26,8 +26,11 @@ def add_deadlines(plan: Plan, random: Random) -> None:
     for _ in range(random.randint(0, 6)):
         process = random.choice(plan.processes)
         plan.verbs.append((random.uniform(process.at, plan.ends), process.name, "quote", 0))
+    pauses = [at for at, _, verb, _ in plan.verbs if verb == "pause"]
     for _ in range(_TRIES):  # most of them find an idle queue, or one that is held
         at, process = random.uniform(plan.ends / 2, plan.ends), random.choice(plan.processes)
+        if pauses and random.random() < 0.5:
+            at = pauses[0] + random.uniform(0, 0.5)
         process.jobs.append(PlannedJob(at=max(at, process.at), way="try", timeout=0.0))
 
 

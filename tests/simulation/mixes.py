@@ -66,6 +66,10 @@ class Mix:
     """The share of jobs that are plain functions, which begin in a thread."""
     lags: float = 0.0
     """How late these threads wake at most, in intervals."""
+    slow_threads: float = 0.0
+    """How long it takes at most until one of these threads runs that is handed its slot, in intervals."""
+    busy: float = 0.0
+    """For how long a process is stopped after each answer, at most, in intervals: its event loop is busy."""
     cancelled: float = 0.06
     """The share of jobs that are cancelled after a while, unless they have begun."""
     lookaheads: tuple[int | None, ...] = (1, 3, 16, None)
@@ -275,10 +279,13 @@ MIXES: Final = {
         verbs=False,
         tolerances=(0.02, 0.5),
     ),
-    "blocked": Mix(taken=0.8, interval=(0.01, 0.2), jobs=(80, 160), near=True, limited=0.0, verbs=False),
+    "blocked": Mix(
+        taken=0.8, busy=0.4, interval=(0.01, 0.2), jobs=(80, 160), near=True, limited=0.0, verbs=False
+    ),
     "lags": Mix(
         threads=0.4,
         lags=1.0,
+        slow_threads=0.3,
         interval=(0.05, 0.5),
         jobs=(10, 40),
         near=True,

@@ -188,6 +188,8 @@ class Connection:
         self.queue = queue
         self.is_cut = False
         self.is_good = False
+        self.stop: Callable[[], None] | None = None
+        """Stops its process for a while; called just before its first step after each answer."""
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
@@ -221,6 +223,8 @@ class Connection:
         answers = network.observer.answers[self.process]
         place = len(answers)
         network.observer.answered(self.process, command, answer, sent)
+        if self.stop is not None:
+            self.process.trap(1, self.stop)
         if not self.is_good:
             answer = network.blurred(answer)
         if busy := network.busy(self):

@@ -21,7 +21,20 @@ def plan(mix: Mix, seed: str) -> Plan:
         add_windows(planned, Random(f"{seed}:windows"))
     if mix.deadlines:
         add_deadlines(planned, Random(f"{seed}:deadlines"))
+    if mix.busy or mix.slow_threads:
+        _slow_down(planned, mix, Random(f"{seed}:slow"))
     return planned
+
+
+def _slow_down(plan: Plan, mix: Mix, random: Random) -> None:
+    """Make some processes busy after each answer, and the threads of some runs slow to start."""
+    for process in plan.processes:
+        if mix.busy and random.random() < 0.5:
+            process.busy, process.turn = plan.interval * random.uniform(0, mix.busy), None
+    are_slow = random.random() < 0.5
+    for job in (job for process in plan.processes for job in process.jobs):
+        if are_slow and job.way == "thread" and random.random() < 0.5:
+            job.slow = plan.interval * random.uniform(0, mix.slow_threads)
 
 
 def _join(plan: Plan, random: Random) -> None:

@@ -38,6 +38,8 @@ class PlannedJob:
     """Whether it has no options of its own."""
     lags: float = 0.0
     """How late its thread wakes whenever it waits, in seconds."""
+    slow: float = 0.0
+    """How long it takes until its thread runs, in seconds."""
     timeout: float | None = None
     cancelled_after: float | None = None
 
@@ -64,6 +66,8 @@ class PlannedProcess:
     outages: list[tuple[float, float]] = field(default_factory=list)
     stalls: list[tuple[float, int, float]] = field(default_factory=list)
     """Stalls as (instant, n, seconds): each begins before the n-th step after an instant."""
+    busy: float = 0.0
+    """For how long it is stopped after each answer, in seconds."""
     turn: float | None = None
     """The period, in seconds, in which the processor is taken away once; None: never."""
     crash: tuple[float, int] | None = None

@@ -188,13 +188,15 @@ class Users:
     async def _in_thread(self, actor: Actor, job: ObservedJob) -> None:
         """Run a plain function as `attempts` and `threads` do, with virtual time instead of a thread."""
         wanted, clock = job.plan, actor.process.clock
-        waiter = Waiter(wanted.priority, wanted.cost, EARLY)
+        waiter = Waiter(wanted.priority, wanted.cost, EARLY, in_thread=True)
         with actor.queue._callers.waiting(lambda call: call()):
             while True:
                 shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
                 job.handed = (grant.opens - clock.now()) / 1e6
-                lags = wanted.lags if grant.opens > clock.now() else 0.0
                 try:
+                    if wanted.slow:
+                        await anyio.sleep(wanted.slow)
+                    lags = wanted.lags if grant.opens > clock.now() else 0.0
                     await clock.sleep_until(grant.opens)
                     if lags:
                         await anyio.sleep(lags)

@@ -10,6 +10,9 @@ from simulation.plans import Plan, PlannedJob
 
 _UNITS: Final = ("starts", "starts", "tokens", "bytes")
 
+_FIXED: Final = (1, 2, 5, 10, 20, 30, 60)
+"""The windows, in seconds, that some limits have from one edge to the next."""
+
 
 def add_windows(plan: Plan, random: Random) -> None:
     """Give a plan one to three limits that take effect, and let its jobs take units of them."""
@@ -34,7 +37,10 @@ def _limit(interval: float, unit: str, place: int, random: Random) -> Limit:
     window = max(64e-6, round(interval * steps * random.uniform(0.8, 1.2), 6)) + place * 1e-6
     most = max(1, round(min(steps, 40) * random.uniform(0.2, 0.9)))
     jitter = round(window * random.uniform(0, 0.3), 6) if random.random() < 0.3 else 0.0
-    return Limit(most if unit == "starts" else 10 * most, window, unit, jitter)
+    edge = None
+    if window >= 1 and random.random() < 0.4:
+        edge, window = "utc", random.choice(_FIXED[place::3])  # limits of one unit differ in their windows
+    return Limit(most if unit == "starts" else 10 * most, window, unit, jitter, edge)
 
 
 def _take(job: PlannedJob, limits: tuple[Limit, ...], random: Random) -> None:

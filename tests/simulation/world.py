@@ -86,6 +86,8 @@ class World:
         connection = kind(self.network, process, planned.route, self.queue)
         queue = IntervalQueue(QUEUE, store=connection, backoff=0.02, **planned.options)
         actor = Actor(process, connection, queue[_KEY] if self.plan.keyed else queue)
+        if planned.busy:
+            connection.stop = partial(self._stall, actor, planned.busy)
         self.actors.append(actor)
         return actor
 

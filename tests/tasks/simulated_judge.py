@@ -17,6 +17,7 @@ from intervalq.tasks.rules import (
     Change,
     Command,
     Delete,
+    End,
     Modified,
     Modify,
     Row,
@@ -142,6 +143,8 @@ class Judge:
         """When a function was called last."""
         self._sessions: dict[str, Process] = {}
         self._claimed: dict[str, float] = {}
+        self._ended: set[str] = set()
+        """The sessions that ended in an orderly way."""
         self._alone: dict[str, bool] = {}
         """Whether each task was to run alone when it was claimed last."""
         self._counted: dict[str, float] = {}
@@ -364,8 +367,10 @@ class Judge:
             if self.calm and not process.dead and (answer.lost or not answer.alive):
                 # A missing task was done: its worker was cancelled before it learned of that.
                 lost = [id_ for id_ in answer.lost if id_ not in self.unsure and self.books.row(id_)]
-                if lost or not answer.alive:
+                if lost or not (answer.alive or command.session in self._ended):
                     self.broken(f"{process.name} has lost {lost}, and nothing was in its way")
+        elif isinstance(command, End):
+            self._ended.add(command.session)  # a caller that waits at the store hears of it there
         elif isinstance(command, Modify) and isinstance(answer, Modified):
             self._settled.update((command.session, delete.id) for delete in command.deletes)
             self._settled.update((command.session, change.id) for change in command.changes)
@@ -392,7 +397,3 @@ class Judge:
     def sessions_of(self, process: Process) -> set[str]:
         """All sessions that a process has had."""
         return {id_ for id_, who in self._sessions.items() if who is process}
-
-    def has(self, process: Process, sessions: set[str]) -> bool:
-        """Whether a process still has one of the existing sessions."""
-        return any(self._sessions.get(id_) is process for id_ in sessions)

@@ -166,10 +166,10 @@ class Worker:
             self.world.network.broken(f"{self.process.name} was refused at {refused:.6f}, and goes on")
 
     def judge_dead(self, process: Process, since: float) -> None:
-        """Check that a process that has died has no session, if this one has been running all the time."""
-        seat, has_session = self.seat, self.world.has_session(process)
+        """Check that a process that has died has no claims, if this one has been running all the time."""
+        seat, claims = self.seat, self.world.has_claims(process)
         watches = self.is_on and not self.process.dead and seat.stopped is None
-        if watches and seat.started < since and has_session:
+        if watches and seat.started < since and claims:
             self.world.network.broken(f"{self.process.name} has not noticed that {process.name} is dead")
 
     async def _called(self, group: str, function: Callable[[Claim], Any], claim: Claim) -> Any:

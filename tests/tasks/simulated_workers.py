@@ -163,7 +163,12 @@ class World:
 
     def has_session(self, process: Process) -> bool:
         """Whether the store has a session of a process."""
-        return self.judge.has(process, set(self.network.store._tasks.table._sessions))
+        return not self.judge.sessions_of(process).isdisjoint(self.network.store._tasks.table._sessions)
+
+    def has_claims(self, process: Process) -> bool:
+        """Whether a process has claimed tasks. One that dies while it comes leaves a session without any."""
+        sessions = self.judge.sessions_of(process)
+        return any(row.session in sessions for row in self.network.rows())
 
     def _prepare(self) -> None:
         processes = self.dice.randint(2, 4)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from intervalq.rules import Advance
-from simulation.judges.findings import Findings
+from simulation.judges.findings import GRAIN, Findings, named
+from simulation.judges.starts import Starts
 from simulation.loop import Process
 from simulation.observer import Observer
 from simulation.plans import Plan
@@ -49,14 +52,17 @@ def _passed(seen: Observer, process: Process) -> tuple[int, int]:
         ends = grants[-1].slot + grants[-1].latest
         is_asked_for = grants[0].at > own[record, ticket]  # others may be for jobs that may come
         behind = (slot for slot in used & own.keys() if slot[0] == record and slot[1] > ticket)
-        waits = any(
-            job.process is process
-            and job.added < grants[-1].slot
-            and (job.starts[0].at if job.starts else job.ended) > ends
-            for job in seen.jobs
-        )
+        waits = _wait(seen, process, grants[-1].heard, ends)
         surely += is_asked_for and waits and any(own[slot] < ends for slot in behind)
     return surely, len(unused)
+
+
+def _wait(seen: Observer, process: Process, begin: float, end: float) -> bool:
+    """Whether a job of a process waits at each instant of a time: if nobody does, it drops its slots."""
+    for job in seen.jobs:  # in the order in which they were added
+        if job.process is process and job.added <= begin:
+            begin = max(begin, job.starts[0].at if job.starts else job.ended)
+    return begin > end
 
 
 def left_over(seen: Observer, plan: Plan) -> Findings:
@@ -65,7 +71,7 @@ def left_over(seen: Observer, plan: Plan) -> Findings:
     Not if a job began late, too close to that slot: nobody may use it then.
     """
     del plan
-    if not seen.history or (last := seen.history[-1][2]) is None or seen.losses or seen.steps or seen.copies:
+    if not seen.history or (last := seen.history[-1][2]) is None or seen.losses or seen.copies:
         return
     slot = seen.trace.name(last.generation), last.ticket
     if any(start.slot == slot for start in seen.starts) or last.ticket <= last.revoked_through:
@@ -75,6 +81,24 @@ def left_over(seen: Observer, plan: Plan) -> Findings:
         is_over = is_missed or _is_covered(seen, process, slot)
         if slot in taken and not is_over and not seen.failures[process] and process not in seen.died:
             yield seen.accounts[process].at, f"ticket {last.ticket} is of {process.name}, which has no job"
+
+
+def given_back(seen: Observer, plan: Plan) -> Findings:
+    """A slot is not given back if it is too close to the last start of its process: others would use it."""
+    if seen.losses or seen.steps or plan.burst > 1:
+        return
+    known = Starts(seen, plan)
+    for process, answers in seen.answers.items():
+        for at, command, answer in answers:
+            if not isinstance(command, Advance) or answer.state is None:
+                continue
+            record = seen.trace.name(answer.state.generation)
+            for slot in [(record, slot.ticket) for slot in command.release]:
+                for grant, start in product(seen.grants.get(slot, ())[-1:], seen.starts):
+                    near = start.job.process is process and start.ticket < grant.ticket and start.at <= at
+                    apart = grant.settings.interval / 1e6 - grant.latest - 2 * known.error(grant.at, start)
+                    if near and max(grant.slot, at) < start.at + apart - GRAIN:
+                        yield at, f"{process.name} gives ticket {slot[1]} back, too close to {named(start)}"
 
 
 def _is_covered(seen: Observer, process: Process, slot: tuple[str, int]) -> bool:

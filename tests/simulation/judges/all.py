@@ -8,7 +8,7 @@ from typing import Final
 
 from intervalq._queue.threads import EARLY
 from simulation.facts import ObservedJob, Start
-from simulation.judges.accounts import accounts, left_over
+from simulation.judges.accounts import accounts, given_back, left_over
 from simulation.judges.clocks import candour
 from simulation.judges.deadlines import (
     in_vain,
@@ -19,9 +19,9 @@ from simulation.judges.deadlines import (
     timeouts,
     tries,
 )
-from simulation.judges.ends import agreed, closing, fates, handed, kept
+from simulation.judges.ends import agreed, closing, fates, handed, kept, moved
 from simulation.judges.findings import GRAIN, Findings, named
-from simulation.judges.running import lapses, leases, limits, renewals
+from simulation.judges.running import lapses, leases, limits, renewals, reported
 from simulation.judges.settlements import settlements
 from simulation.judges.slots import announced, placed, revoked, surely
 from simulation.judges.starts import Starts
@@ -52,6 +52,7 @@ def judge(seen: Observer, plan: Plan) -> None:
     for rule in (
         accounts,
         left_over,
+        given_back,
         starts,
         announced,
         surely,
@@ -64,8 +65,10 @@ def judge(seen: Observer, plan: Plan) -> None:
         agreed,
         kept,
         handed,
+        moved,
         limits,
         leases,
+        reported,
         clocks,
         costs,
         misses,
@@ -183,7 +186,16 @@ def places(seen: Observer, plan: Plan) -> Findings:
 
 
 def holds(seen: Observer, plan: Plan) -> Findings:
-    """While the queue is held, only jobs with an earlier grant begin, and soon."""
+    """While the queue is held, only jobs with an earlier grant begin, and soon.
+
+    So no slot is granted long before it comes.
+    """
+    for start in seen.starts:
+        for grant in start.grants[-1:]:
+            ahead = _lead(seen, start.job.process, start.at) + grant.notice + _late(seen, plan, start)
+            unclear = (seen.limited and grant.unaware) or _outlived(seen, start)
+            if grant.slot > grant.at + ahead and not unclear:
+                yield start.at, f"{named(start)} was granted {grant.slot - grant.at:.6f} s before its slot"
     for begin, length in seen.holds:
         ends = [at for at in (*seen.resumes, *seen.losses) if at > begin]
         if length < float("inf"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from intervalq.rules import FOREVER, Advance
-from simulation.facts import ObservedJob, Refusal
+from simulation.facts import ObservedJob, Refusal, Start
 from simulation.judges.clocks import blur
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.judges.lines import Lines, waits
@@ -40,10 +40,19 @@ def timeouts(seen: Observer, plan: Plan) -> Findings:
         least += _SOON if job.plan.way == "thread" else 0.0  # it gets its slot early
         least += _STEPS if job.process.clock.goes_on else 0.0
         until = job.added + least * (1 + _DRIFT) + GRAIN + _stopped(seen, job.process, job.added)
-        if job.starts and job.starts[0].at > until:
+        if job.starts and _came(job.starts[0]) > until:
             yield job.starts[0].at, f"{named(job.starts[0])} had to begin by {until:.6f}"
         if job.outcome == "SlotTimeout" and not job.starts and job.ended > until:
             yield job.ended, f"{_named(job)} was refused only at {job.ended:.6f}, not by {until:.6f}"
+
+
+def _came(start: Start) -> float:
+    """When a job's slot came, for which it may wait until the end of its time.
+
+    A task begins then. A thread that has been handed its slot may begin later in it.
+    """
+    came = max([max(grant.opens, grant.heard or 0.0) for grant in start.grants[-1:]], default=start.at)
+    return min(start.at, came) if start.job.plan.way == "thread" else start.at
 
 
 def refusals(seen: Observer, plan: Plan) -> Findings:
@@ -242,7 +251,7 @@ def _stays(lines: Lines, job: ObservedJob, at: float, until: float) -> bool:
 
 def in_vain(seen: Observer, plan: Plan) -> Findings:
     """Without faults, no job is refused whose slot came in time, or while the queue did nothing."""
-    if not _is_calm(seen, plan) or any(job.cancelled for job in seen.jobs) or _late(plan):
+    if not _is_calm(seen, plan) or _late(plan) or any(job.cancelled or job.came_late for job in seen.jobs):
         return
     used = {start.slot for start in seen.starts}
     for refusal in seen.refusals:
@@ -283,7 +292,9 @@ def _stopped(seen: Observer, process: Process, since: float) -> float:
 
 
 def _slowest(seen: Observer, process: Process) -> float:
-    return max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
+    """The longest wait for an answer, which may have been cancelled when a job's time was over."""
+    waits = (*seen.exchanges[process], *seen.withdrawn[process])
+    return max((back - sent for sent, back in waits), default=0.0)
 
 
 def _late(plan: Plan) -> set[str]:

@@ -129,6 +129,25 @@ def handed(seen: Observer, plan: Plan) -> Findings:
             yield jobs[-1].ended, f"the threads of {process.name} are handed their slots only when they come"
 
 
+def moved(seen: Observer, plan: Plan) -> Findings:
+    """A job whose thread came too late begins soon after its slot is granted late, not an interval later."""
+    lateness = {each.name: each.lateness for each in plan.processes if each.turn is None}
+    for job in seen.jobs:
+        start = job.starts[0] if job.starts else None
+        grant = start.grants[-1] if start is not None and start.grants else None
+        if start is None or grant is None or grant.heard is None or job.process.name not in lateness:
+            continue
+        if not grant.at_once or start.ticket not in job.came_late:
+            continue
+        interval = grant.settings.interval / 1e6
+        before = [each.at for each in seen.starts if each.job.process is job.process and each.at < start.at]
+        since = max([grant.heard, *(at + interval for at in before)])
+        until = since + job.plan.slow + lateness[job.process.name] + interval / 2
+        stopped = any(who is job.process and begin < until < end for begin, end, who in seen.stalls)
+        if start.at > until and not stopped:
+            yield start.at, f"{named(start)} was granted late at {grant.at:.6f}, and began only then"
+
+
 def _was_to_begin(seen: Observer, job: ObservedJob) -> bool:
     """Whether a job waited when its handle was closed with `drain=True`, and so had to begin.
 

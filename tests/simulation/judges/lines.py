@@ -84,7 +84,8 @@ class Lines:
     def _possible(self, process: Process, at: float) -> list[list[Slot]]:
         """The tickets that a process has: all, or those of its present row of jobs, if it forgot the others.
 
-        It forgets tickets that it can't give back, because others have later ones, when nobody waits.
+        It forgets tickets that it can't give back, because others have later ones, when nobody waits. Slots
+        that were too cheap for a job that waited when they were granted may have been skipped.
         """
         own, seen = self.owned(process, at), self._seen
         jobs = [job for job in seen.jobs if job.process is process and job.added <= at]
@@ -98,12 +99,24 @@ class Lines:
         coming = [slot for slot in kept if not self._is_over(name, slot, at)]
         last = record.current if record else 0
         behind = [slot for slot in coming if slot.ticket > last or (name, slot.ticket) in seen.grants]
-        return [own, *(some for some in (kept, coming, behind) if some != own)]
+        fit = [slot for slot in coming if not self._was_cheap(process, name, slot, at, record)]
+        return [own, *(some for some in (kept, coming, behind, fit) if some != own)]
 
     def _is_over(self, record: str, slot: Slot, at: float) -> bool:
         """Whether a granted slot was over by an instant, so that it is granted late, or another one taken."""
         grants = self._seen.grants.get((record, slot.ticket), [])
         return bool(grants) and grants[-1].slot + grants[-1].latest < at
+
+    def _was_cheap(self, process: Process, name: str, slot: Slot, at: float, state: State | None) -> bool:
+        """Whether a granted slot was too cheap for a job that waited for one since."""
+        grants = self._seen.grants.get((name, slot.ticket), [])
+        if state is None or not grants or grants[-1].heard is None:
+            return False
+        return any(
+            job.process is process and not _fits(job, slot, state)
+            for job in self._seen.jobs
+            if job.added <= at and (job.starts[0].at if job.starts else job.ended) >= grants[-1].heard
+        )
 
     def known(self, job: ObservedJob, at: float) -> Outlook | None:
         """When a job's slot comes at the earliest by the last answer to its process; None: there was none."""

@@ -56,6 +56,19 @@ def limits(seen: Observer, plan: Plan) -> Findings:
                 break
 
 
+def reported(seen: Observer, plan: Plan) -> Findings:
+    """A process reports only jobs in slots of its own record: the same tickets of another are others'."""
+    del plan
+    for process, answers in seen.answers.items():
+        for at, command, answer in answers:
+            if isinstance(command, Finish) and answer.state is not None:
+                name = seen.trace.name(answer.state.generation)
+                if command.generation in {None, answer.state.generation}:
+                    for ticket in (*command.ended, *command.running):
+                        if (name, ticket) not in seen.own[process]:
+                            yield at, f"{process.name} reports ticket {ticket} of {name}, which it never had"
+
+
 def _end_of_lease(seen: Observer, start: Start) -> float:
     """When the lease of a ticket that was issued twice ends; at once, if another job has or had it since."""
     granted = start.grants[-1].at

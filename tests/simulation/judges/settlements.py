@@ -117,8 +117,9 @@ def _is_gone(seen: Observer, start: Start) -> bool:
 
 
 def _counts(plan: Plan, start: Start) -> float:
-    """Until when the slot of a job counts for all limits that it settles, at least."""
-    return start.at + min(limit.rule().window / 1e6 for limit in plan.limits if limit.unit in _beyond(start))
+    """Until when the slot of a job counts for all limits that it settles, at least; at an edge, no longer."""
+    rules = [limit.rule() for limit in plan.limits if limit.unit in _beyond(start)]
+    return start.at + min(rule.window / 1e6 if rule.edge is None else 0.0 for rule in rules)
 
 
 def _beyond(start: Start) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import zip_longest
 from typing import Final
 
 from intervalq._timing.outage import OUTAGE
@@ -74,13 +75,11 @@ def polls(seen: Observer, plan: Plan) -> Findings:
 
 
 def on_time(seen: Observer, plan: Plan) -> Findings:
-    """A process that knows when a pause ends asks then."""
-    if (
-        any(process.turn is not None for process in plan.processes)
-        or seen.losses
-        or seen.steps
-        or seen.limited
-    ):
+    """A process that waits for the end of a hold, and knows when it is, asks then.
+
+    It waits once it is answered so, and may learn of the end from the answer to another command.
+    """
+    if any(process.turn is not None for process in plan.processes) or seen.losses or seen.steps:
         return
     lateness, rate = {process.name: process.lateness for process in plan.processes}, 1 + plan.store_ppm / 1e6
     for process, answers in seen.answers.items():
@@ -88,13 +87,20 @@ def on_time(seen: Observer, plan: Plan) -> Findings:
             continue
         most = lateness[process.name] + _SOON
         most += 4 * max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
-        for at, sent, answer in answers:
+        waits = False
+        for (at, sent, answer), then in zip_longest(answers, [at for at, *_ in answers[1:]]):
             state = answer.state
-            if state is None or state.held_since is None or not isinstance(sent, Advance):
+            if state is None or state.held_since is None:
+                waits = False
+                continue
+            waits = waits or isinstance(sent, Advance)
+            if state.full or not waits:
                 continue
             end = at + (state.held_until - answer.now) / 1e6 / rate
             if not at < end < at + _LONG or _is_away(seen, process, at, end + most):
                 continue
+            if then is not None and then <= end:
+                continue  # that answer is judged
             if _waits(seen, process, at, end + most) and not _asks(seen, process, at, end + most):
                 yield end + most, f"{process.name} knew that a pause ended at {end:.6f}, and didn't ask"
 

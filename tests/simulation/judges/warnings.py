@@ -145,7 +145,7 @@ def _cause(seen: Observer, planned: PlannedProcess, warning: Warned, ends: float
     """
     least = min(seen.tolerances.values(), default=0.0)
     is_stopped = planned.turn is not None or any(who is warning.process for _, _, who in seen.stalls)
-    if is_stopped:
+    if is_stopped or any(job.plan.slow for job in seen.jobs if job.process is warning.process):
         return
     if "it wakes" in warning.text:
         measured = parse.duration(warning.text.partition("it wakes ")[2].partition(" late")[0], what="") / 1e6

@@ -19,6 +19,7 @@ _STARTS: Final = "starts"
 def windows(seen: Observer, plan: Plan) -> Findings:
     """In any window of a limit, jobs take at most what it allows, whatever goes wrong.
 
+    With an edge, windows are those of the store's clock; not judged once that was stepped.
     What a job takes counts at its start. What it takes beyond its estimate counts once the store knows of it,
     and delays only jobs whose tickets are issued after that. A request that gives units back and reaches
     the store twice gives them back twice: nothing is judged after it. An error of the clock that is reported
@@ -30,10 +31,12 @@ def windows(seen: Observer, plan: Plan) -> Findings:
     placed = sorted([(_clock(seen, plan, start), place) for place, start in enumerate(seen.starts)])
     clock, starts = [at for at, _ in placed], [seen.starts[place] for _, place in placed]
     for limit in plan.limits:
-        length = (limit.rule().window + limit.rule().jitter) / 1e6 - GRAIN
+        if limit.edge is not None and seen.steps:
+            continue
         for place, start in enumerate(starts):
             if not _estimate(start, limit) or _issued(seen, start) > seen.repeated:
                 continue
+            length = _length(plan, limit, clock[place])
             window = starts[bisect_right(clock, clock[place] - length) : place + 1]
             units = _units(seen, limit, window)
             if units <= limit.most:
@@ -47,6 +50,13 @@ def windows(seen: Observer, plan: Plan) -> Findings:
                 continue
             yield start.at, f"{units} {limit.unit} of {limit.most} in {length:.6f} s, to {named(start)}"
             break
+
+
+def _length(plan: Plan, limit: Limit, at: float) -> float:
+    """How long before an instant a window begins that contains it, in seconds of the store's clock."""
+    rule = limit.rule()
+    since = rule.window if rule.edge is None else (plan.store_base + at * 1e6 - rule.edge) % rule.window
+    return (since + rule.jitter) / 1e6 - GRAIN
 
 
 def _clock(seen: Observer, plan: Plan, start: Start) -> float:
