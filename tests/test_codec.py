@@ -210,7 +210,8 @@ async def test_no_ledger_has_the_plain_text(place: tuple[str, Look | None]) -> N
 
     from intervalq.spark._paced import validate
     from intervalq.spark._paced.handoff import Stamp
-    from intervalq.spark._paced.ledger_client import Claims, End
+    from intervalq.spark._paced.ledger_client import Claims
+    from intervalq.spark._paced.row_ends import End
     from spark.stages import USUAL
 
     url, look = place
@@ -228,11 +229,11 @@ async def test_no_ledger_has_the_plain_text(place: tuple[str, Look | None]) -> N
         ]
         (mine,) = await made[0].claim((word[::-1],))
         assert mine.kind == "mine"
-        await made[0].record(
-            word[::-1], made[0].written(word[::-1], Stamp(), answer={"body": word}), failed=False
-        )
+        ends = made[0].ends
+        written = await ends.written(word[::-1], Stamp(), ends.kept(word[::-1], {"body": word}))
+        await made[0].record([Ended(word[::-1], written)])
         (known,) = await made[1].claim((word[::-1],))
-        assert made[1].read(word[::-1], known.value) == End({"body": word}, Stamp(), None)
+        assert await made[1].ends.read(word[::-1], known.value) == End({"body": word}, Stamp(), None)
         await store.aclose()
     if look is not None:
         lies = look()
