@@ -313,9 +313,11 @@ class Conversation:
 
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
         """Send a request, and process its answer."""
-        before = self._connection.state
-        if self.settlements and before is not None:
-            question = replace(question, settled=self.settlements.take(self._connection.counted))
+        before, counted = self._connection.state, self._connection.counted
+        if before is not None:
+            self._answers.refund(self.settlements, before, counted)
+            if self.settlements:
+                question = replace(question, settled=self.settlements.take(counted))
         try:
             answer = await self._connection.command(question)
         except BaseException:
@@ -324,6 +326,7 @@ class Conversation:
             state = self._connection.state
             if before is not None and state is not None and before.generation == state.generation:
                 self._grants.unused.extend(question.release)
+                self._grants.doubtful.update(question.release)
             raise
         self.settlements.answered()
         self.outage.ended()

@@ -205,6 +205,10 @@ class Grants:
         self.granted: deque[GrantRange] = deque()
         self.unused: list[Slot] = []
         """Slots to give back with the next request."""
+        self.empty: list[Slot] = []
+        """Slots that nobody will use, and that can't be given back: limits still count what they took."""
+        self.doubtful: set[Slot] = set()
+        """Slots that the store may or may not have taken back already, because no answer came."""
         self.through = 0
         """The last ticket that was granted to this shard."""
         self.covered = 0
@@ -373,14 +377,17 @@ class Grants:
                 break
             back.append(slot)
             last = slot.ticket - 1
-        self.unused = []
+        self.empty += {*self.unused} - {*back} - self.doubtful
+        self.unused, self.doubtful = [], set()
         return tuple(reversed(back))
 
     def give_all_back(self, last: int) -> tuple[Slot, ...]:
         """Take all slots to give them back, because nobody waits any more."""
         self.unused += self.coming()
         back = self.given_back(last)
+        empty = self.empty
         self.forget()
+        self.empty = empty
         return back
 
     def lost(self) -> None:
@@ -393,4 +400,6 @@ class Grants:
         self.tickets.clear()
         self.granted.clear()
         self.unused.clear()
+        self.empty.clear()
+        self.doubtful.clear()
         self.through = self.covered = self._shift = self._shift_end = 0
