@@ -9,9 +9,10 @@ from intervalq._keys.store import keyed_on
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import GrantRange, Grants
 from intervalq._shard.leases import Leases
+from intervalq._shard.settlements import Issued, Settlements
 from intervalq._shard.store_time import StoreTime
-from intervalq._shard.settlements import Settlements
-from intervalq.rules import STARTS, Advance, Answer, Settled, Slot, State
+from intervalq._spec.configure import ordered
+from intervalq.rules import STARTS, Advance, Answer, Slot, State
 from intervalq.store import Store
 
 
@@ -34,8 +35,7 @@ class Answers:
         self._time = time
         self._leases = leases
         self._dispatcher = dispatcher
-        self._lags: dict[int, int] = {}  # `State.lag` when tickets were issued, if the queue has limits
-        self._were_granted: set[int] = set()
+        self._issued = Issued()
 
     def take_in(self, question: Advance, answer: Answer, speculative: int, at: int) -> None:
         """Process the answer to a request; `at` is a reading of the process's own clock."""
@@ -57,35 +57,44 @@ class Answers:
             if slot in here:
                 at_once = answer.at_once and slot.ticket == answer.granted[0]
                 self._grants.grant(self._range(slot, state, at_once=at_once))
-        if state.settings.limits: self._were_granted |= {*answer.granted}
         kept = {*here, *self._grants.tickets}
         for slot in question.slots:
             if slot not in kept and slot.ticket in state.running:
                 self._leases.ended(slot.ticket)  # its lease is no longer needed
         last = state.ticket - answer.count
         for slot in reversed(question.slots):
-            if slot.ticket in answer.missed:
-                self._dispatcher.missed(slot, state)
-                if slot.ticket < last:
-                    self._grants.empty.append(slot)
-                else:  # the step has taken it back, unless it was granted before
-                    last = slot.ticket - 1
+            if slot.ticket not in answer.missed:
+                continue
+            self._dispatcher.missed(slot, state)
+            if slot.ticket == last:  # the step may have taken it back
+                last -= 1
+            else:
+                self._grants.empty.append(slot)
         self._dispatcher.late += bool(answer.at_once and answer.granted)
         self._take_in_new(answer, state, speculative)
+        if state.settings.limits:
+            self._note_issued(answer, state)
+
+    def _note_issued(self, answer: Answer, state: State) -> None:
+        new = [slot.ticket for slot in answer.taken]
+        alive = [*self._grants.coming(), *self._grants.unused, *self._grants.empty]
+        first = min([slot.ticket for slot in alive], default=state.ticket + 1)
+        if self._key is None:
+            self._issued.took(new, [*answer.granted, *new[: answer.begun]], first, state)
+        else:
+            self._key.keep_from(first)
 
     def refund(self, settlements: Settlements, state: State, counted: Sequence[str]) -> None:
-        """Settle what slots that nobody will use took of limits: nothing.
-
-        Only if these are certainly counted: not if the ticket may have been revoked before it was granted.
-        """
-        for slot in self._grants.empty:
-            lag = self._lags.pop(slot.ticket, None)
+        """Refund what slots that nobody will use took of limits."""
+        limits = state.settings.limits
+        for slot in self._grants.empty if limits else ():
             if self._key is not None:
-                pass
-            elif lag is not None and (slot.ticket in self._were_granted or state.revoked_through < slot.ticket <= state.current):
-                taken = slot.units or [slot.cost if unit == STARTS else 0 for unit in counted]
-                more = {unit: -some for unit, some in zip(counted, taken, strict=False) if some}
-                settlements.add(Settled(slot.due, lag, ()), more, state.settings.limits)
+                units = ordered(slot.cost, slot.units, tuple(counted), limits)
+                self._key.unused(slot._replace(units=units), state.settings.own)
+            elif (settled := self._issued.refundable(slot, state)) is not None:
+                units = slot.units or tuple([slot.cost if unit == STARTS else 0 for unit in counted])
+                taken = {unit: some for unit, some in zip(counted, units, strict=False) if some}
+                settlements.refund(settled, taken, limits)
         self._grants.empty.clear()
 
     async def pass_void(self, state: State | None) -> None:
@@ -107,11 +116,6 @@ class Answers:
 
     def _take_in_new(self, answer: Answer, state: State, speculative: int) -> None:
         new, begun = answer.taken, answer.begun
-        if state.settings.limits and new:
-            first = min([slot.ticket for slot in (*self._grants.coming(), *self._grants.empty, *self._grants.unused)], default=new[0].ticket)
-            self._lags = {ticket: lag for ticket, lag in self._lags.items() if ticket >= first}
-            self._lags |= dict.fromkeys([slot.ticket for slot in new], state.lag)
-            self._were_granted |= {slot.ticket for slot in new[:begun]}
         in_row = not (answer.costs or answer.dues)
         if begun:
             at_once = answer.at_once and not answer.granted
