@@ -23,16 +23,22 @@ class Places:
         self._granted: dict[int, Slot] = {}  # those of granted tickets before these
         self._unused: list[Slot] = []  # with what they took of the common limits
         self._lags: dict[int, int] = {}  # by the common tickets
+        self._doubtful: set[int] = set()  # common tickets that a step without an answer may have taken back
         self._limits: tuple[Limit, ...] = ()
 
     def forget(self) -> None:
         """Forget all, because their record is gone."""
         self.known, self._granted, self._unused, self._lags = {}, {}, [], {}
+        self._doubtful = set()
+
+    def doubt(self) -> None:
+        """Note that no answer came to a request about the known places."""
+        self._doubtful |= {place.ticket for place in self.known.values()}
 
     def unused(self, slot: Slot, own: int) -> None:
         """Note that nobody will use a ticket; `own` is the number of the key's own limits."""
         place = self.known.pop(slot.ticket, None) or self._granted.pop(slot.ticket, None)
-        if place is not None:
+        if place is not None and place.ticket not in self._doubtful:
             self._unused.append(place._replace(units=slot.units[own:]))
 
     def replaced(self, asked: Sequence[Slot], places: Mapping[int, Slot], own: int) -> None:
@@ -56,6 +62,7 @@ class Places:
         self.known |= places
         alive = [*self.known.values(), *self._granted.values(), *self._unused]
         self._lags = {place.ticket: self._lags.get(place.ticket, common.lag) for place in alive}
+        self._doubtful &= {*self._lags}
         if common.settings.limits != self._limits:
             self._limits, self._granted, self._unused = common.settings.limits, {}, []
 

@@ -80,7 +80,11 @@ class KeyStore:
         while True:
             asked = in_order(command, self._common_settings())
             known = self._known(asked)
-            made = await store.apply_keyed(queue, of_key(asked), known, now)
+            try:
+                made = await store.apply_keyed(queue, of_key(asked), known, now)
+            except BaseException:
+                self._places.doubt()
+                raise
             self._learn(made.common, compared=not isinstance(command, Inspect | Drop))
             self._keep(asked, known, made)
             self._follow(made)

@@ -68,7 +68,7 @@ class Answers:
             self._dispatcher.missed(slot, state)
             if slot.ticket == last:  # the step may have taken it back
                 last -= 1
-            else:
+            elif slot not in self._grants.doubtful:
                 self._grants.empty.append(slot)
         self._dispatcher.late += bool(answer.at_once and answer.granted)
         self._take_in_new(answer, state, speculative)

@@ -326,7 +326,7 @@ class Conversation:
             state = self._connection.state
             if before is not None and state is not None and before.generation == state.generation:
                 self._grants.unused.extend(question.release)
-                self._grants.doubtful.update(question.release)
+                self._grants.doubtful.update(question.release, question.slots)
             raise
         self.settlements.answered()
         self.outage.ended()

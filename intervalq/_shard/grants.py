@@ -208,7 +208,7 @@ class Grants:
         self.empty: list[Slot] = []
         """Slots that nobody will use, and that can't be given back: limits still count what they took."""
         self.doubtful: set[Slot] = set()
-        """Slots that the store may or may not have taken back already, because no answer came."""
+        """Slots that the store may have taken back already, because an answer about them was lost."""
         self.through = 0
         """The last ticket that was granted to this shard."""
         self.covered = 0
@@ -378,7 +378,8 @@ class Grants:
             back.append(slot)
             last = slot.ticket - 1
         self.empty += {*self.unused} - {*back} - self.doubtful
-        self.unused, self.doubtful = [], set()
+        self.unused = []
+        self.doubtful &= {*back, *self.coming()}
         return tuple(reversed(back))
 
     def give_all_back(self, last: int) -> tuple[Slot, ...]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from intervalq._keys.limits import alone
 from intervalq._shard.grants import Grants
 from intervalq._shard.settlements import patience
 from intervalq._shard.store_time import StoreTime
@@ -137,6 +138,8 @@ def _clear(now: Situation, slot: Slot, comes: float) -> int:
 def next_question(now: Situation) -> float:
     """When to request the grant of the next ticket, or tickets to follow the granted ones."""
     tickets, granted = now.grants.tickets, now.grants.granted
+    if (waits := _waits_for_window(now)) is not None:
+        return min(_ask_at(now, tickets[0]) if tickets else math.inf, waits)
     if _costs_to_take(now, 0)[0]:
         return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now))
     if tickets:
@@ -144,6 +147,15 @@ def next_question(now: Situation) -> float:
     if now.line.waiting <= now.grants.granted_count:
         return math.inf
     return now.time.clock.surely(granted[-1].last) - now.time.lead() if granted else 0
+
+
+def _waits_for_window(now: Situation) -> float | None:
+    """When a window of the key will have room for its next ticket; None: it has, or no ticket is wanted."""
+    if now.state is None or not now.state.settings.own or now.line.waiting <= now.grants.granted_count + len(now.grants.tickets):
+        return None
+    job = next(_unmatched(now, now.line.waiting), None)
+    opens = 0 if job is None else _window_opens(now, job.cost, job.units)
+    return opens if opens > now.at else None
 
 
 def _take_at(now: Situation) -> float:
@@ -246,8 +258,28 @@ def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
         if tickets and not (asked or now.at <= now.time.comes(tickets[0], now.state) < math.inf):
             return [], []  # if that one is granted late, slots taken before it would move along
         few = max(_near(now, costs, units), 0 if len(tickets) > asked else 1)
+        if now.at < _window_opens(now, costs[0], units[0] if units else ()):
+            few = 0
         return costs[:few], units[:few]
     return costs, units
+
+
+def _window_opens(now: Situation, cost: int, units: Units) -> float:
+    """When to take the next ticket of a key with limits of its own: when its slot comes soon.
+
+    While the key waits for others, all its outstanding tickets are set back with it, also those whose slots
+    wait for a window, which opens meanwhile. So while a window of the key is full, no ticket is taken.
+    """
+    state = now.state
+    if state is None or not state.settings.own:
+        return 0
+    limits = state.settings.limits
+    mine = alone(state)
+    units = ordered(cost, units, now.counted, limits)[: state.settings.own]
+    clock = mine.clock(now.time.clock.latest(now.at))
+    due = max(mine.due + mine.settings.interval, clock)
+    _, dues, _ = windows.fit(mine, (cost,), (units,), due, clock)
+    return now.time.clock.surely(dues[0] + mine.held_total) - patience(mine.settings.limits) if dues else 0
 
 
 def _near(now: Situation, costs: list[int], units: list[Units]) -> int:

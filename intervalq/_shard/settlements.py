@@ -132,7 +132,7 @@ class Issued:
 
     def refundable(self, slot: Slot, state: State) -> Settled | None:
         """The slot as `Settled` has it; None: it isn't refunded."""
-        lag = self._lags.pop(slot.ticket, None)
+        lag = self._lags.pop(slot.ticket, None) if state.settings.limits == self._limits else None
         counts = slot.ticket in self._granted or state.revoked_through < slot.ticket <= state.current
         return None if lag is None or not counts else Settled(slot.due, lag, ())
 
