@@ -30,6 +30,7 @@ from intervalq._shard.settlements import patience
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._spec import windows
+from intervalq._spec.windows import of_each
 from intervalq._spec.configure import ordered
 from intervalq.rules import MAX_TICKETS, Slot, State, Units
 
@@ -150,8 +151,9 @@ def next_question(now: Situation) -> float:
 
 
 def _waits_for_window(now: Situation) -> float | None:
-    """When a window of the key will have room for its next ticket; None: it has, or no ticket is wanted."""
-    if now.state is None or not now.state.settings.own or now.line.waiting <= now.grants.granted_count + len(now.grants.tickets):
+    """When a window of the key will have room for a job without a ticket; None: it has, or there is none."""
+    coming = now.grants.granted_count + len(now.grants.tickets)
+    if now.state is None or not now.state.settings.own or now.line.waiting <= coming:
         return None
     job = next(_unmatched(now, now.line.waiting), None)
     opens = 0 if job is None else _window_opens(now, job.cost, job.units)
@@ -265,20 +267,20 @@ def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
 
 
 def _window_opens(now: Situation, cost: int, units: Units) -> float:
-    """When to take the next ticket of a key with limits of its own: when its slot comes soon.
+    """When to take the next ticket of a key with limits of its own; in the past unless a window of it is full.
 
-    While the key waits for others, all its outstanding tickets are set back with it, also those whose slots
-    wait for a window, which opens meanwhile. So while a window of the key is full, no ticket is taken.
+    While a key waits for others, all its outstanding tickets are set back with it, also those whose slots wait
+    for a window of the key, which opens meanwhile. So no ticket is taken for such a slot. If there is room,
+    but too little for this job, one is taken: else cheaper jobs of other processes would go first for ever.
     """
     state = now.state
     if state is None or not state.settings.own:
         return 0
-    limits = state.settings.limits
     mine = alone(state)
-    units = ordered(cost, units, now.counted, limits)[: state.settings.own]
+    taken = ordered(cost, units, now.counted, state.settings.limits) or of_each(mine.settings.limits, cost, ())
+    least = tuple([min(1, some) for some in taken[: state.settings.own]])
     clock = mine.clock(now.time.clock.latest(now.at))
-    due = max(mine.due + mine.settings.interval, clock)
-    _, dues, _ = windows.fit(mine, (cost,), (units,), due, clock)
+    _, dues, _ = windows.fit(mine, (1,), (least,), clock, clock)
     return now.time.clock.surely(dues[0] + mine.held_total) - patience(mine.settings.limits) if dues else 0
 
 
