@@ -125,7 +125,9 @@ def process(work: Work, ready: Barrier) -> None:
         asyncio.run(main())
 
 
-async def measure(condition: Condition, processes: int, url: str, options: argparse.Namespace) -> dict[str, Any]:
+async def measure(
+    condition: Condition, processes: int, url: str, options: argparse.Namespace
+) -> dict[str, Any]:
     """One run."""
     stub, meter = Stub(), Meter(url)
     server = await asyncio.start_server(stub.serve, "127.0.0.1")

@@ -14,6 +14,7 @@ from unittest import mock
 
 from intervalq import keyed
 from intervalq._keys import limits, store
+from intervalq._keys.places import Places
 from intervalq._spec import windows
 from intervalq._spec.keys import fixed
 from intervalq.rules import Advance, Command, Limit, Settled, Slot, State, Usage
@@ -24,7 +25,9 @@ _GIVE_BACK: Final = windows.give_back
 _OF_KEY: Final = limits.of_key
 _SET_BACK: Final = windows.set_back
 _SETTLE: Final = fixed.settle
+_REFUNDS: Final = Places.refunds
 _WAITING: Final = keyed._waiting
+_WINDOWS_OF: Final = windows.windows_of
 
 
 class Bug(NamedTuple):
@@ -61,6 +64,14 @@ def _in_wrong_order(command: Command) -> Command:
     return _OF_KEY(command)
 
 
+def _by_the_stores_clock(state: State) -> list[windows.Window]:
+    return _WINDOWS_OF(replace(state, revoked_through=state.ticket))
+
+
+def _refunded_twice(places: Places, common: State) -> tuple[Settled, ...]:
+    return _REFUNDS(places, common) * 2
+
+
 BUGS: Final = {
     "a slot that is granted again no longer counts": Bug(14, windows, "set_back", _vanishing),
     "what is settled of a key's limits counts twice": Bug(118, fixed, "settle", _settled_twice),
@@ -73,6 +84,10 @@ BUGS: Final = {
     "another common tolerance changes nothing": Bug(
         59, keyed, "_with_settings", lambda state, settings: replace(state, settings=settings)
     ),
+    "a slot that may still be granted late counts by the store's clock": Bug(
+        361, windows, "windows_of", _by_the_stores_clock
+    ),
+    "what nobody uses is refunded twice": Bug(16, Places, "refunds", _refunded_twice),
 }
 
 

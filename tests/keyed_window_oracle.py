@@ -297,7 +297,7 @@ class Run:
             process.granted.append(Granted(slots[ticket], opens, closes, counts.settled(instant)))
 
     def _unused(self, process: Process, missed: list[Slot], state: State) -> None:
-        """Note which slots nobody will use, as `Answers` does; some that could be granted again are given up."""
+        """Note which slots nobody will use, as `Answers` does; some of those that are over are given up."""
         over = [each for each in process.granted if each.closes < self.now and self.again.random() < 0.3]
         for each in over:
             process.granted.remove(each)

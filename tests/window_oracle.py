@@ -253,7 +253,7 @@ class Run:
         self._note(shard, command, answer, state)
 
     def _note(self, shard: int, command: Advance, answer: Answer, state: State) -> None:
-        """Note which slots nobody will use, as `Answers` does; some that could be granted again are given up."""
+        """Note which slots nobody will use, as `Answers` does; some of those that are over are given up."""
         last, empty = state.ticket - answer.count, self.empty[shard]
         for slot in reversed(command.slots):
             if slot.ticket in answer.missed and slot.ticket == last:
@@ -275,7 +275,10 @@ class Run:
         state, found = self.seen[shard], list[Settled]()
         if state is None or self.edges.random() < 0.2:
             return []
-        limits, usual = state.settings.limits, tuple(int(limit.unit == STARTS) for limit in state.settings.limits)
+        limits, usual = (
+            state.settings.limits,
+            tuple(int(limit.unit == STARTS) for limit in state.settings.limits),
+        )
         for slot in self.empty[shard]:
             if (settled := self.issued[shard].refundable(slot, state)) and limits == self.settings.limits:
                 found.append(settled._replace(more=tuple(-units for units in slot.units or usual)))

@@ -158,7 +158,11 @@ class KeyStore:
 
     def behind_other(self, ticket: int) -> int | None:
         """How long before a ticket's slot another key's comes; None: the slot before it is this key's."""
-        common, before, place = self.common, self._places.known.get(ticket - 1), self._places.known.get(ticket)
+        common, before, place = (
+            self.common,
+            self._places.known.get(ticket - 1),
+            self._places.known.get(ticket),
+        )
         if common is None or before is None:
             return None if common is None else common.settings.interval
         after = common.ticket if place is None else place.ticket - 1
@@ -218,9 +222,7 @@ class KeyStore:
         advance = command if isinstance(command, Advance) else Advance()
         if advance.release and not (advance.slots or advance.take):
             # Nobody waits any more: slots at the end become free again.
-            held = [
-                (known[slot.ticket], slot) for slot in advance.release if slot.ticket in known
-            ]
+            held = [(known[slot.ticket], slot) for slot in advance.release if slot.ticket in known]
             units = [common_units(slot.units, advance.settings) for _, slot in held]
             taken = zip(held, units, strict=True)
             release, places = tuple([place._replace(units=some) for (place, _), some in taken]), ()

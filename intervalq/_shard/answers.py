@@ -84,8 +84,8 @@ class Answers:
         else:
             self._key.keep_from(first)
 
-    def refund(self, settlements: Settlements, state: State, counted: Sequence[str]) -> None:
-        """Refund what slots that nobody will use took of limits."""
+    def refund(self, settlements: Settlements, state: State, counted: Sequence[str]) -> bool:
+        """Refund what slots took that nobody will use. Returns whether there is anything to settle."""
         limits = state.settings.limits
         for slot in self._grants.empty if limits else ():
             if self._key is not None:
@@ -96,6 +96,7 @@ class Answers:
                 taken = {unit: some for unit, some in zip(counted, units, strict=False) if some}
                 settlements.refund(settled, taken, limits)
         self._grants.empty.clear()
+        return bool(settlements)
 
     async def pass_void(self, state: State | None) -> None:
         """Drop tickets whose leases filled the queue, and that became void when it had room again.

@@ -266,9 +266,7 @@ class Conversation:
     def _advance(self, ask: Ask) -> Advance:
         at, state = self._clock.now(), self._connection.state
         self._counted = self._dispatcher.begun
-        until = None
-        if ask.slots:
-            until = self._time.latest_arrival(at) + ask.notice
+        until = self._time.latest_arrival(at) + ask.notice if ask.slots else None
         return Advance(
             release=self._grants.given_back(self._connection.last_ticket()),
             slots=ask.slots,
@@ -313,11 +311,9 @@ class Conversation:
 
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
         """Send a request, and process its answer."""
-        before, counted = self._connection.state, self._connection.counted
-        if before is not None:
-            self._answers.refund(self.settlements, before, counted)
-            if self.settlements:
-                question = replace(question, settled=self.settlements.take(counted))
+        before = self._connection.state
+        if before is not None and self._answers.refund(self.settlements, before, self._connection.counted):
+            question = replace(question, settled=self.settlements.take(self._connection.counted))
         try:
             answer = await self._connection.command(question)
         except BaseException:

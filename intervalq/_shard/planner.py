@@ -24,13 +24,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from intervalq._keys.limits import alone
+from intervalq._keys.limits import room
 from intervalq._shard.grants import Grants
 from intervalq._shard.settlements import patience
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._spec import windows
-from intervalq._spec.windows import of_each
 from intervalq._spec.configure import ordered
 from intervalq.rules import MAX_TICKETS, Slot, State, Units
 
@@ -102,7 +101,7 @@ def plan(now: Situation) -> Ask | float:
     """The request to send, or until when to wait; infinity: until something changes."""
     slots = _slots_to_ask(now)
     costs, units = _costs_to_take(now, len(slots))
-    if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now):
+    if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
         costs = []
     if not slots and not costs:
         return next_question(now)
@@ -139,10 +138,9 @@ def _clear(now: Situation, slot: Slot, comes: float) -> int:
 def next_question(now: Situation) -> float:
     """When to request the grant of the next ticket, or tickets to follow the granted ones."""
     tickets, granted = now.grants.tickets, now.grants.granted
-    if (waits := _waits_for_window(now)) is not None:
-        return min(_ask_at(now, tickets[0]) if tickets else math.inf, waits)
-    if _costs_to_take(now, 0)[0]:
-        return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now))
+    costs, units = _costs_to_take(now, 0)
+    if costs:
+        return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now, costs, units))
     if tickets:
         return _ask_at(now, tickets[0])
     if now.line.waiting <= now.grants.granted_count:
@@ -150,23 +148,15 @@ def next_question(now: Situation) -> float:
     return now.time.clock.surely(granted[-1].last) - now.time.lead() if granted else 0
 
 
-def _waits_for_window(now: Situation) -> float | None:
-    """When a window of the key will have room for a job without a ticket; None: it has, or there is none."""
-    coming = now.grants.granted_count + len(now.grants.tickets)
-    if now.state is None or not now.state.settings.own or now.line.waiting <= coming:
-        return None
-    job = next(_unmatched(now, now.line.waiting), None)
-    opens = 0 if job is None else _window_opens(now, job.cost, job.units)
-    return opens if opens > now.at else None
-
-
-def _take_at(now: Situation) -> float:
-    """When to take tickets for jobs that have none.
+def _take_at(now: Situation, costs: list[int], units: list[Units]) -> float:
+    """When to take tickets with these costs and units, for jobs that have none.
 
     They are taken for as many jobs as possible together, so that their slots are consecutive and need only
     one request: once the slots of this shard have been used, or before the last slot issued in the queue
     comes. With a `lookahead` of one they are taken at once, so that shards take turns.
     """
+    if (opens := _window_opens(now, costs[0], units[0] if units else ())) > now.at:
+        return opens
     if now.lookahead == 1:
         return now.at
     state, tickets = now.state, now.grants.tickets
@@ -239,7 +229,7 @@ def _slots_to_ask(now: Situation) -> list[Slot]:
     ahead = now.time.together(state) - max(0, now.time.comes(tickets[0], state) - now.at)
     if state is not None:
         ahead = max(ahead, (now.turn - 1) * state.settings.interval)
-    # Previously granted slots must be requested together with the first one that is over, however far ahead.
+    # Slots granted before must be requested together with the first one that is over, however far ahead.
     return now.grants.in_row(ahead, 0 if state is None else state.current)
 
 
@@ -260,28 +250,22 @@ def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
         if tickets and not (asked or now.at <= now.time.comes(tickets[0], now.state) < math.inf):
             return [], []  # if that one is granted late, slots taken before it would move along
         few = max(_near(now, costs, units), 0 if len(tickets) > asked else 1)
-        if now.at < _window_opens(now, costs[0], units[0] if units else ()):
-            few = 0
         return costs[:few], units[:few]
     return costs, units
 
 
 def _window_opens(now: Situation, cost: int, units: Units) -> float:
-    """When to take the next ticket of a key with limits of its own; in the past unless a window of it is full.
+    """When to take a key's next ticket: later only if the key has limits of its own, and a window is full.
 
-    While a key waits for others, all its outstanding tickets are set back with it, also those whose slots wait
-    for a window of the key, which opens meanwhile. So no ticket is taken for such a slot. If there is room,
-    but too little for this job, one is taken: else cheaper jobs of other processes would go first for ever.
+    A key that waits for others is set back with all its tickets, also those that wait for its window, which
+    opens meanwhile. With some room, but too little, one is taken: else cheaper jobs would always go first.
     """
-    state = now.state
-    if state is None or not state.settings.own:
+    if now.state is None or not now.state.settings.own:
         return 0
-    mine = alone(state)
-    taken = ordered(cost, units, now.counted, state.settings.limits) or of_each(mine.settings.limits, cost, ())
-    least = tuple([min(1, some) for some in taken[: state.settings.own]])
-    clock = mine.clock(now.time.clock.latest(now.at))
-    _, dues, _ = windows.fit(mine, (1,), (least,), clock, clock)
-    return now.time.clock.surely(dues[0] + mine.held_total) - patience(mine.settings.limits) if dues else 0
+    limits = now.state.settings.limits
+    taken = ordered(cost, units, now.counted, limits) or tuple(windows.of_each(limits, cost, ()))
+    free = room(now.state, taken, now.state.clock(now.time.clock.latest(now.at)))
+    return now.time.clock.surely(free + now.state.held_total) - patience(limits[: now.state.settings.own])
 
 
 def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
@@ -359,15 +343,9 @@ def _ahead(now: Situation, slots: list[Slot]) -> int:
     state = now.state
     if not (now.returns and slots) or state is None or state.settings.max_running or now.line.mixed:
         return 0
-    if (
-        state.settings.limits
-        or now.lookahead == 1
-        or now.line.waiting > 1
-        or len(slots) < len(now.grants.tickets)
-        or now.grants.granted
-    ):
+    if state.settings.limits or now.lookahead == 1 or now.line.waiting > 1 or now.grants.granted:
         return 0
-    return 1
+    return int(len(slots) >= len(now.grants.tickets))
 
 
 def _reach(now: Situation, asked: int, notice: int) -> int:

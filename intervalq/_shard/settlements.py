@@ -1,4 +1,4 @@
-"""The real costs of jobs, known after they began, on their way to the store; a slot that nobody uses costs nothing.
+"""The real costs of jobs, known after they began, and refunds of unused slots, on their way to the store.
 
 They go with the shard's next request. If there is none for the length of a cell, a second at most, they get a
 request of their own. Windows are exact to a cell, so a request for each job would hardly be more exact.

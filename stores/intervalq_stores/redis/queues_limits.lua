@@ -296,10 +296,11 @@ local function new_limits()
       end
       cells[n], cells[n + 1], size = stop, units, size + 2
     end
-    local used, ahead = limit.used, limit.ahead
+    local used, ahead, last = limit.used, limit.ahead, FOREVER
+    if math.max(state.current, state.revoked_through) < state.ticket then last = state.current_due end
     for i = 1, #used, 3 do
       local stop, due = used[i] - lag, used[i + 2]
-      insert(due > state.current_due and math.max(stop, due) or stop, used[i + 1])
+      insert(due > last and math.max(stop, due) or stop, used[i + 1])
     end
     for i = 1, #ahead, 2 do insert(ahead[i], ahead[i + 1]) end
     return cells

@@ -304,9 +304,9 @@ $$;
 
 
 -- intervalq._counting: all units of a limit that count, in cells on the queue's clock, which is `lag` behind. Slots
--- behind the last granted one may still be granted late, and move new ones along: they count where they are on this
--- clock, even if it was held since then.
-create or replace function intervalq._counting(l intervalq._limit, lag bigint, current_due bigint) returns bigint[]
+-- behind the `last_due` granted one may still be granted late, and move new ones along: they count where they are on
+-- this clock, even if it was held since then.
+create or replace function intervalq._counting(l intervalq._limit, lag bigint, last_due bigint) returns bigint[]
 language plpgsql immutable
 as $$
 declare
@@ -317,7 +317,7 @@ declare
 begin
     for i in 1 .. cardinality(l.used) by 3 loop
         ends := l.used[i] - lag;
-        if l.used[i + 2] > current_due then
+        if l.used[i + 2] > last_due then
             ends := greatest(ends, l.used[i + 2]);
         end if;
         is_sorted := is_sorted and ends >= last;
@@ -369,7 +369,10 @@ declare
 begin
     for k in 1 .. kinds loop
         l := r.limits[k];
-        counting := intervalq._counting(l, r.held_total + r.stepped, r.current_due);
+        counting := intervalq._counting(
+            l, r.held_total + r.stepped,
+            case when greatest(r.current, r.revoked_through) < r.ticket then r.current_due else 9007199254740991 end
+        );
         firsts[k] := cardinality(cells) + 1;
         lasts[k] := cardinality(cells) + cardinality(counting);
         counted[k] := (select coalesce(sum(counting[i]), 0) from generate_series(2, cardinality(counting), 2) as i);
