@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from intervalq import rules
-from intervalq._shard.settlements import Issued
 from intervalq._spec.configure import reordered
 from intervalq.rules import (
     FOREVER,
@@ -37,6 +36,7 @@ from intervalq.rules import (
     State,
     Units,
 )
+from unused_slots import Unused
 
 SECOND = 1_000_000
 T0 = 1_000_000_000 * SECOND
@@ -94,7 +94,6 @@ class Run:
     starts: list[Start] = field(default_factory=list)
     mark: HighWaterMark | None = None
     steps: int = 0
-    refunded: int = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -104,9 +103,7 @@ class Run:
         self.tickets = [[] for _ in range(shards)]
         self.granted = [[] for _ in range(shards)]
         self.unsettled = [[] for _ in range(shards)]
-        self.empty: list[list[Slot]] = [[] for _ in range(shards)]
-        self.seen: list[State | None] = [None] * shards
-        self.issued = [Issued() for _ in range(shards)]
+        self.unused = [Unused(self.edges) for _ in range(shards)]
         self.was_lost = False
         self.eras = [Era(limit, 0, 0) for limit in self.settings.limits]
         self.last = self.eras
@@ -216,7 +213,7 @@ class Run:
             release = (self.tickets[shard].pop(),)
         pending, some = self.unsettled[shard], self.random.choice((0, 1, 1, 5))
         self.unsettled[shard] = pending[some:]
-        unused = self._refunds(shard)
+        unused = self.unused[shard].refunds(self.settings.limits)
         notice = self.random.choice((0, 10, self.settings.interval // 3, 3 * self.settings.interval))
         known = self.state
         command = Advance(
@@ -250,41 +247,12 @@ class Run:
             closes = instant + state.tolerance + state.credit
             opened = self.now if at_once else max(self.now, instant)
             self.granted[shard].append(Granted(opens[ticket], opened, closes, state.lag))
-        self._note(shard, command, answer, state)
-
-    def _note(self, shard: int, command: Advance, answer: Answer, state: State) -> None:
-        """Note which slots nobody will use, as `Answers` does; some of those that are over are given up."""
-        last, empty = state.ticket - answer.count, self.empty[shard]
-        for slot in reversed(command.slots):
-            if slot.ticket in answer.missed and slot.ticket == last:
-                last -= 1
-            elif slot.ticket in answer.missed and not self.was_lost:
-                empty.append(slot)
         for each in [each for each in self.granted[shard] if each.closes < self.now]:
-            if self.edges.random() < 0.3:
+            if self.edges.random() < 0.3:  # it is given up
                 self.granted[shard].remove(each)
-                empty.append(each.slot)
-        alive = [*self.tickets[shard], *(each.slot for each in self.granted[shard]), *empty]
-        first = min([slot.ticket for slot in alive], default=state.ticket + 1)
-        new = [slot.ticket for slot in answer.taken]
-        self.seen[shard] = state
-        self.issued[shard].took(new, [*answer.granted, *new[: answer.begun]], first, state)
-
-    def _refunds(self, shard: int) -> list[Settled]:
-        """What slots took that nobody uses; sometimes it is sent later."""
-        state, found = self.seen[shard], list[Settled]()
-        if state is None or self.edges.random() < 0.2:
-            return []
-        limits, usual = (
-            state.settings.limits,
-            tuple(int(limit.unit == STARTS) for limit in state.settings.limits),
-        )
-        for slot in self.empty[shard]:
-            if (settled := self.issued[shard].refundable(slot, state)) and limits == self.settings.limits:
-                found.append(settled._replace(more=tuple(-units for units in slot.units or usual)))
-        self.refunded += len(found)
-        self.empty[shard] = []
-        return found
+                self.unused[shard].empty.append(each.slot)
+        alive = (*self.tickets[shard], *(each.slot for each in self.granted[shard]))
+        self.unused[shard].note(command, answer, state, alive, was_lost=self.was_lost)
 
     def _begin(self, shard: int) -> None:
         """Begin a job that may begin, at any time of its grant."""
@@ -321,7 +289,7 @@ class Run:
             self._apply(Resume())
         elif kind == 2:
             self.tickets[shard], self.granted[shard], self.unsettled[shard] = [], [], []  # it died
-            self.empty[shard] = []
+            self.unused[shard].empty = []
         elif kind == 3 and self.state is not None:
             self._apply(Reclaim(generation=self.state.generation))
         elif kind == 4:
@@ -350,7 +318,8 @@ class Run:
         self._apply(Configure(limits=limits))
         self.settings = replace(self.settings, limits=limits)
         self.unsettled = [[] for _ in self.unsettled]  # they count the earlier limits
-        self.empty = [[] for _ in self.empty]
+        for each in self.unused:
+            each.empty = []
         units = tuple(limit.unit for limit in before)
         for several in self.tickets:
             several[:] = reordered(Advance(slots=tuple(several)), units, limits).slots

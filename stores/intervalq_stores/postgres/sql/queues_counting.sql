@@ -369,10 +369,8 @@ declare
 begin
     for k in 1 .. kinds loop
         l := r.limits[k];
-        counting := intervalq._counting(
-            l, r.held_total + r.stepped,
-            case when greatest(r.current, r.revoked_through) < r.ticket then r.current_due else 9007199254740991 end
-        );
+        counting := intervalq._counting(l, r.held_total + r.stepped,
+            case when greatest(r.current, r.revoked_through) < r.ticket then r.current_due else 9007199254740991 end);
         firsts[k] := cardinality(cells) + 1;
         lasts[k] := cardinality(cells) + cardinality(counting);
         counted[k] := (select coalesce(sum(counting[i]), 0) from generate_series(2, cardinality(counting), 2) as i);
