@@ -318,8 +318,8 @@ class Run:
         self._apply(Configure(limits=limits))
         self.settings = replace(self.settings, limits=limits)
         self.unsettled = [[] for _ in self.unsettled]  # they count the earlier limits
-        for each in self.unused:
-            each.empty = []
+        for unused in self.unused:
+            unused.empty = []
         units = tuple(limit.unit for limit in before)
         for several in self.tickets:
             several[:] = reordered(Advance(slots=tuple(several)), units, limits).slots
