@@ -15,6 +15,7 @@ from unittest import mock
 
 from intervalq import keyed
 from intervalq._keys import each, limits, store
+from intervalq._keys.places import Places
 from intervalq._keys.store import KeyStore
 from intervalq._queue import options
 from intervalq._spec import windows
@@ -34,10 +35,12 @@ _OF_KEY: Final = limits.of_key
 _PACE_OF: Final = each.pace_of
 _PACED: Final = keyed._paced
 _PLACES: Final = keyed._places
+_REFUNDS: Final = Places.refunds
 _SETTLE: Final = fixed.settle
 _SET_BACK: Final = windows.set_back
 _TOLERANCE: Final = keyed._tolerance
 _WAITING: Final = keyed._waiting
+_WINDOWS_OF: Final = windows.windows_of
 
 
 def exceeded(seed: int) -> list[str]:
@@ -121,6 +124,14 @@ def _in_wrong_order(command: Command) -> Command:
     return _OF_KEY(command)
 
 
+def _by_the_stores_clock(state: State) -> list[windows.Window]:
+    return _WINDOWS_OF(replace(state, revoked_through=state.ticket))
+
+
+def _refunded_twice(places: Places, common: State) -> tuple[Settled, ...]:
+    return _REFUNDS(places, common) * 2
+
+
 _LIMIT: Final = "no window has more than its limit"
 
 BUGS: Final = {
@@ -184,6 +195,12 @@ BUGS: Final = {
     "another common tolerance changes nothing": Bug(
         _LIMIT, 59, keyed, "_with_settings",
         lambda state, settings: replace(state, settings=settings), exceeded,
+    ),
+    "a slot that may still be granted late counts by the store's clock": Bug(
+        _LIMIT, 361, windows, "windows_of", _by_the_stores_clock, exceeded
+    ),
+    "what nobody uses is refunded twice": Bug(
+        _LIMIT, 16, Places, "refunds", _refunded_twice, exceeded
     ),
 }  # fmt: skip
 

@@ -115,6 +115,7 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.random, self.records = seed, Random(seed), Records()
+        self.again = Random(f"again {seed}")
         self.behind, self.now = 0, T0
         pick = self.random.choice
         interval = pick((1_000, 20_000, 100_000))
@@ -275,12 +276,24 @@ class Run:
         gone = {*answer.granted, *answer.missed, *(slot.ticket for slot in command.release)}
         kept = [slot for slot in process.tickets if slot.ticket not in gone]
         process.tickets = sorted([*kept, *new[answer.begun :]])
+        self._unused(process, [slots[ticket] for ticket in answer.missed], state)
         counts: Counting = process.store.counts_by(state)
         for number, ticket in enumerate(tickets):
             instant = slots[ticket].due + state.held_total
             opens = self.now if answer.at_once and not number else max(self.now, instant + self.behind)
             closes = instant + self.behind + state.tolerance
             process.granted.append(Granted(slots[ticket], opens, closes, counts.settled(instant)))
+
+    def _unused(self, process: Process, missed: list[Slot], state: State) -> None:
+        """Note which slots nobody will use, as `Answers` does; some of those that are over are given up."""
+        over = [each for each in process.granted if each.closes < self.now and self.again.random() < 0.3]
+        for each in over:
+            process.granted.remove(each)
+        for slot in (*missed, *(each.slot for each in over)):
+            process.store.unused(slot, len(self.own))
+            self.counts["unused"] += 1
+        alive = [*process.tickets, *(each.slot for each in process.granted)]
+        process.store.keep_from(min([slot.ticket for slot in alive], default=state.ticket + 1))
 
     def _begin(self, process: Process) -> None:
         """Begin a job that may begin, at any time of its grant."""

@@ -55,3 +55,16 @@ async def test_the_json_of_a_queue_without_a_pace_has_no_interval() -> None:
         queue = IntervalQueue("api", store=FarStore(), **options)
         await queue.run(nothing)
         assert (await queue.inspect()).to_dict()["interval"] == interval
+
+
+@in_virtual_time
+async def test_a_call_that_was_made_already_is_refused() -> None:
+    """It did not wait for its slot; nothing warns of a coroutine that was never awaited."""
+    queue = IntervalQueue("api", rate=10, store=FarStore())
+    made: Any = nothing()
+    with pytest.raises(TypeError, match=r"nothing.* is a call that was made already: hand over the function"):
+        await queue.run(made)
+    made = nothing()
+    with pytest.raises(TypeError, match="hand over the function"):
+        await queue.add(made)
+    await queue.run(nothing)

@@ -36,6 +36,7 @@ from intervalq.rules import (
     State,
     Units,
 )
+from unused_slots import Unused
 
 SECOND = 1_000_000
 T0 = 1_000_000_000 * SECOND
@@ -102,6 +103,8 @@ class Run:
         self.tickets = [[] for _ in range(shards)]
         self.granted = [[] for _ in range(shards)]
         self.unsettled = [[] for _ in range(shards)]
+        self.unused = [Unused(self.edges) for _ in range(shards)]
+        self.was_lost = False
         self.eras = [Era(limit, 0, 0) for limit in self.settings.limits]
         self.last = self.eras
 
@@ -165,9 +168,10 @@ class Run:
 
     def _apply(self, command: Command) -> Answer:
         self.state, answer = rules.apply(self.state, command, self.now - self.behind)
+        self.was_lost = False
         if self.random.random() < 0.05 and isinstance(command, Advance) and not command.take:
             # The answer was lost: the question is repeated, but what wasn't needed is reported only once.
-            again = replace(command, settled=())
+            again, self.was_lost = replace(command, settled=()), True
             self.state, answer = rules.apply(self.state, again, self.now - self.behind)
         self.steps += 1
         if self.state is not None and self.steps % 16 == 0:  # it would take half of the time, if always
@@ -209,6 +213,7 @@ class Run:
             release = (self.tickets[shard].pop(),)
         pending, some = self.unsettled[shard], self.random.choice((0, 1, 1, 5))
         self.unsettled[shard] = pending[some:]
+        unused = self.unused[shard].refunds(self.settings.limits)
         notice = self.random.choice((0, 10, self.settings.interval // 3, 3 * self.settings.interval))
         known = self.state
         command = Advance(
@@ -217,7 +222,7 @@ class Run:
             slots=tuple(slot for slot in slots if slot not in release),
             take=take,
             units=units,
-            settled=tuple(pending[:some]),
+            settled=(*pending[:some], *unused),
             notice=notice,
             reach=notice + self.random.choice((0, self.settings.interval, SECOND)),
             lease=self.random.choice((1_000, SECOND)),
@@ -242,6 +247,12 @@ class Run:
             closes = instant + state.tolerance + state.credit
             opened = self.now if at_once else max(self.now, instant)
             self.granted[shard].append(Granted(opens[ticket], opened, closes, state.lag))
+        for each in [each for each in self.granted[shard] if each.closes < self.now]:
+            if self.edges.random() < 0.3:  # it is given up
+                self.granted[shard].remove(each)
+                self.unused[shard].empty.append(each.slot)
+        alive = (*self.tickets[shard], *(each.slot for each in self.granted[shard]))
+        self.unused[shard].note(command, answer, state, alive, was_lost=self.was_lost)
 
     def _begin(self, shard: int) -> None:
         """Begin a job that may begin, at any time of its grant."""
@@ -278,6 +289,7 @@ class Run:
             self._apply(Resume())
         elif kind == 2:
             self.tickets[shard], self.granted[shard], self.unsettled[shard] = [], [], []  # it died
+            self.unused[shard].empty = []
         elif kind == 3 and self.state is not None:
             self._apply(Reclaim(generation=self.state.generation))
         elif kind == 4:
@@ -306,6 +318,8 @@ class Run:
         self._apply(Configure(limits=limits))
         self.settings = replace(self.settings, limits=limits)
         self.unsettled = [[] for _ in self.unsettled]  # they count the earlier limits
+        for unused in self.unused:
+            unused.empty = []
         units = tuple(limit.unit for limit in before)
         for several in self.tickets:
             several[:] = reordered(Advance(slots=tuple(several)), units, limits).slots

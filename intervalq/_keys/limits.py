@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from intervalq._spec import windows
 from intervalq._spec.configure import reordered
 from intervalq.rules import Advance, Answer, Command, Limit, Settings, Settled, State, Units, Usage
 
@@ -71,6 +72,16 @@ def alone(state: State) -> State:
     own = state.settings.own
     settings = replace(state.settings, limits=state.settings.limits[:own], own=0)
     return replace(state, settings=settings, usage=state.usage[:own])
+
+
+def room(state: State, taken: Units, clock: int) -> int:
+    """The first instant, on the key's clock, at which no window of the key is full that a job takes of.
+
+    There is room then for one unit of each, but perhaps too little for this job.
+    """
+    mine = alone(state)
+    least = tuple([min(1, units) for units in taken[: state.settings.own]])
+    return windows.fit(mine, (1,), (least,), clock, clock)[1][0]
 
 
 def of_shard(answer: Answer, common: State | None) -> Answer:

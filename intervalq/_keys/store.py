@@ -19,6 +19,7 @@ from intervalq._keys.limits import (
     of_key,
     of_shard,
 )
+from intervalq._keys.places import Places
 from intervalq._keys.view import CommonView
 from intervalq._spec.mismatch import OnMismatch, command_for, differences
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
@@ -66,7 +67,7 @@ class KeyStore:
         self._on_mismatch: OnMismatch = on_mismatch
         self._view = view
         self._agrees = False  # whether handle and common record have the same settings, given or adopted
-        self._places: dict[int, Slot] = {}  # the common slots, by the key's tickets
+        self._places = Places()
         self._generation: str | None = None  # the generation of the common record that has these slots
         self._heard: State | None = None  # the common record of the last answer
         self._placed: tuple[str, int, int] | None = None  # changes when the key is set back or uses a place
@@ -79,7 +80,11 @@ class KeyStore:
         while True:
             asked = in_order(command, self._common_settings())
             known = self._known(asked)
-            made = await store.apply_keyed(queue, of_key(asked), known, now)
+            try:
+                made = await store.apply_keyed(queue, of_key(asked), known, now)
+            except BaseException:
+                self._places.doubt()
+                raise
             self._learn(made.common, compared=not isinstance(command, Inspect | Drop))
             self._keep(asked, known, made)
             self._follow(made)
@@ -132,17 +137,32 @@ class KeyStore:
         own = (state.held_total, state.lag) if state.settings.own else None
         return Counting(record.held_total, record.lag, own)
 
+    def unused(self, slot: Slot, own: int) -> None:
+        """Note that a ticket won't be used: what it took of common limits is refunded with a later request.
+
+        The units of the slot are in the order of the limits of the key's shard; `own` of these are the key's.
+        """
+        self._places.unused(slot, own)
+
+    def keep_from(self, ticket: int) -> None:
+        """Note that tickets before this one have been used."""
+        self._places.keep_from(ticket)
+
     def turn(self, ticket: int) -> int:
         """How many slots to request from this ticket on: a whole turn, or one if the ticket has its place."""
         return 1 if self.has_place(ticket) else self.weight
 
     def has_place(self, ticket: int) -> bool:
         """Whether a common slot is known for a ticket."""
-        return ticket in self._places
+        return ticket in self._places.known
 
     def behind_other(self, ticket: int) -> int | None:
         """How long before a ticket's slot that of another key comes; None: the one before is this key's."""
-        common, before, place = self.common, self._places.get(ticket - 1), self._places.get(ticket)
+        common, before, place = (
+            self.common,
+            self._places.known.get(ticket - 1),
+            self._places.known.get(ticket),
+        )
         if common is None or before is None:
             return None if common is None else common.settings.interval
         after = common.ticket if place is None else place.ticket - 1
@@ -158,7 +178,7 @@ class KeyStore:
         This leaves out half of the tolerance: a request that is a little early is granted all the same, but
         one that is late costs all keys the time by which it is.
         """
-        common, place = self.common, self._places.get(slot.ticket)
+        common, place = self.common, self._places.known.get(slot.ticket)
         if common is None or common.generation != self._generation:
             return 0
         if place is None:
@@ -195,18 +215,22 @@ class KeyStore:
 
     def _known(self, command: Command) -> Common:
         if self._view.generation != self._generation:
-            self._places = {}
-        places = tuple([Place(*each) for each in self._places.items()])
+            self._places.forget()
+        known = self._places.known
+        places = tuple([Place(*each) for each in known.items()])
         release: tuple[Slot, ...] = ()
         advance = command if isinstance(command, Advance) else Advance()
         if advance.release and not (advance.slots or advance.take):
             # Nobody waits any more: slots at the end become free again.
-            held = [
-                (self._places[slot.ticket], slot) for slot in advance.release if slot.ticket in self._places
-            ]
+            held = [(known[slot.ticket], slot) for slot in advance.release if slot.ticket in known]
             units = [common_units(slot.units, advance.settings) for _, slot in held]
             taken = zip(held, units, strict=True)
             release, places = tuple([place._replace(units=some) for (place, _), some in taken]), ()
+        elif advance.settings is not None:
+            for slot in advance.release:
+                self._places.unused(slot, advance.settings.own)
+        common = self.common
+        refunds = () if common is None or not isinstance(command, Advance) else self._places.refunds(common)
         return Common(
             record=self._record,
             settings=self._common_settings(),
@@ -217,28 +241,30 @@ class KeyStore:
             high_water_mark=self._view.high_water_mark,
             places=places,
             release=release,
-            settled=of_common(advance),
+            settled=(*of_common(advance), *refunds),
         )
 
     def _keep(self, command: Command, known: Common, made: KeyedAnswer) -> None:
         """Remember the places of slots that may be asked for again."""
         if known.release:
-            self._places.clear()
+            self._places.known.clear()
         if not isinstance(command, Advance):
             return
         generation = None if made.common is None else made.common.generation
         places = dict(made.places)
         if known.generation != generation:  # the listed slots belong to a record that is gone
-            self._places = {}
+            self._places.forget()
             places = dict([place for place in made.places if place not in known.places])
+        elif command.settings is not None:
+            self._places.replaced(command.slots, places, command.settings.own)
         # A slot that is granted late is requested again together with the granted ones behind it.
         first = 0
         if command.slots:
             first = command.slots[0].ticket
         elif made.answer.begun:
             first = made.places[0].ticket
-        self._places = {ticket: slot for ticket, slot in self._places.items() if ticket >= first}
-        self._places |= places
+        if made.common is not None:
+            self._places.learn(places, first, made.common)
         self._generation = generation
 
     def _follow(self, made: KeyedAnswer) -> None:

@@ -116,6 +116,7 @@ async def _attempt(
 
 def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan) -> RunningJob[Any]:
     """Put a job in line, and start it in the background when its slot has come."""
+    refuse_called(function)
     call = partial(undecorated(queue, function), *args)
     in_thread = not is_async(call)
     shard = queue._shard()
@@ -173,6 +174,17 @@ def not_awaitable(result: object) -> NoReturn:
         f"the function returned {short(result)}, which can't be awaited: give an async function (async def); "
         "add(), or the queue as a decorator, takes plain functions, too"
     )
+
+
+def refuse_called(function: object) -> None:
+    """Refuse what a call returned where its function is needed: a coroutine has not waited for its slot."""
+    if inspect.isawaitable(function) and not callable(function):
+        if inspect.iscoroutine(function):
+            function.close()  # else Python would warn that it was never awaited
+        raise TypeError(
+            f"{short(function)} is a call that was made already: hand over the function, as in "
+            "run(lambda: get(path)) or add(get, path)"
+        )
 
 
 def is_async(function: Any) -> bool:  # noqa: ANN401 - any callable

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final, TypeVar, Unpack, cast, overload
 
-from intervalq._queue.attempts import run, start
+from intervalq._queue.attempts import refuse_called, run, start
 from intervalq._queue.control import Control
 from intervalq._queue.decorate import decorate
 from intervalq._queue.held import HOLDING, held_here, waiting
@@ -194,6 +194,7 @@ class IntervalQueue(Control):
         settle: Settle[R] | None = None,
     ) -> R:
         """Wait for a slot, call the async function, and return its result. Options as for `add`."""
+        refuse_called(function)
         result: R = await run(self, function, self._plan(priority, cost, timeout, retries, settle))
         return result
 

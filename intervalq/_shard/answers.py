@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from intervalq._keys.limits import Counting
 from intervalq._keys.store import keyed_on
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import GrantRange, Grants
 from intervalq._shard.leases import Leases
+from intervalq._shard.settlements import Issued, Settlements
 from intervalq._shard.store_time import StoreTime
-from intervalq.rules import Advance, Answer, Slot, State
+from intervalq._spec.configure import ordered
+from intervalq.rules import STARTS, Advance, Answer, Slot, State
 from intervalq.store import Store
 
 
@@ -31,6 +35,7 @@ class Answers:
         self._time = time
         self._leases = leases
         self._dispatcher = dispatcher
+        self._issued = Issued()
 
     def take_in(self, question: Advance, answer: Answer, speculative: int, at: int) -> None:
         """Process the answer to a request; `at` is a reading of the process's own clock."""
@@ -58,11 +63,42 @@ class Answers:
         for slot in question.slots:
             if slot not in kept and slot.ticket in state.running:
                 self._leases.ended(slot.ticket)  # its lease is no longer needed
-        for slot in question.slots:
-            if slot.ticket in answer.missed:
-                self._dispatcher.missed(slot, state)
+        last = state.ticket - answer.count
+        for slot in reversed(question.slots):
+            if slot.ticket not in answer.missed:
+                continue
+            self._dispatcher.missed(slot, state)
+            if slot.ticket == last:  # the step may have taken it back
+                last -= 1
+            elif slot not in self._grants.doubtful:
+                self._grants.empty.append(slot)
         self._dispatcher.late += bool(answer.at_once and answer.granted)
         self._take_in_new(answer, state, speculative)
+        if state.settings.limits:
+            self._note_issued(answer, state)
+
+    def _note_issued(self, answer: Answer, state: State) -> None:
+        new = [slot.ticket for slot in answer.taken]
+        alive = [*self._grants.coming(), *self._grants.unused, *self._grants.empty]
+        first = min([slot.ticket for slot in alive], default=state.ticket + 1)
+        if self._key is None:
+            self._issued.took(new, [*answer.granted, *new[: answer.begun]], first, state)
+        else:
+            self._key.keep_from(first)
+
+    def refund(self, settlements: Settlements, state: State, counted: Sequence[str]) -> bool:
+        """Refund what slots took that nobody will use. Returns whether there is anything to settle."""
+        limits = state.settings.limits
+        for slot in self._grants.empty if limits else ():
+            if self._key is not None:
+                units = ordered(slot.cost, slot.units, tuple(counted), limits)
+                self._key.unused(slot._replace(units=units), state.settings.own)
+            elif (settled := self._issued.refundable(slot, state)) is not None:
+                units = slot.units or tuple([slot.cost if unit == STARTS else 0 for unit in counted])
+                taken = {unit: some for unit, some in zip(counted, units, strict=False) if some}
+                settlements.refund(settled, taken, limits)
+        self._grants.empty.clear()
+        return bool(settlements)
 
     async def pass_void(self, state: State | None) -> None:
         """Drop tickets whose leases filled the queue, and that became void when it had room again.

@@ -266,9 +266,7 @@ class Conversation:
 
     def _advance(self, ask: Ask) -> Advance:
         self._counted = self._dispatcher.begun
-        until = None
-        if ask.slots:
-            until = self._time.latest_arrival(self._clock.now()) + ask.notice
+        until = self._time.latest_arrival(self._clock.now()) + ask.notice if ask.slots else None
         return Advance(
             release=self._grants.given_back(self._connection.last_ticket()),
             slots=ask.slots,
@@ -313,7 +311,7 @@ class Conversation:
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
         """Send a request, and process its answer."""
         before = self._connection.state
-        if self.settlements and before is not None:
+        if before is not None and self._answers.refund(self.settlements, before, self._connection.counted):
             question = replace(question, settled=self.settlements.take(self._connection.counted))
         try:
             answer = await self._connection.command(question)
@@ -323,6 +321,7 @@ class Conversation:
             state = self._connection.state
             if before is not None and state is not None and before.generation == state.generation:
                 self._grants.unused.extend(question.release)
+                self._grants.doubtful.update(question.release, question.slots)
             raise
         self.settlements.answered()
         self.outage.ended()

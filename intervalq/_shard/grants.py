@@ -206,6 +206,10 @@ class Grants:
         self.granted: deque[GrantRange] = deque()
         self.unused: list[Slot] = []
         """Slots to give back with the next request."""
+        self.empty: list[Slot] = []
+        """Slots that can't be given back, and that nobody will use: limits still count them."""
+        self.doubtful: set[Slot] = set()
+        """Slots that the store may have taken back already, because an answer about them was lost."""
         self.through = 0
         """The last ticket that was granted to this shard."""
         self.covered = 0
@@ -362,11 +366,9 @@ class Grants:
         return passed
 
     def given_back(self, last: int) -> tuple[Slot, ...]:
-        """Take the slots to give back with a request.
+        """Take the slots to give back with a request: those of the last tickets, up to the highest known one.
 
-        Args:
-            last: the highest known ticket. Only the very last tickets can become free again: earlier slots
-                stay empty, and need not be sent.
+        Only these can become free again: earlier slots stay empty.
         """
         back: list[Slot] = []
         for slot in sorted({*self.unused}, reverse=True):
@@ -374,7 +376,9 @@ class Grants:
                 break
             back.append(slot)
             last = slot.ticket - 1
+        self.empty += sorted({*self.unused} - {*back} - self.doubtful)
         self.unused = []
+        self.doubtful &= {*back, *self.coming()}
         return tuple(reversed(back))
 
     def give_all_back(self, last: int) -> tuple[Slot, ...]:
@@ -393,5 +397,5 @@ class Grants:
         """Forget all slots; none of them will be used."""
         self.tickets.clear()
         self.granted.clear()
-        self.unused.clear()
+        self.unused, self.empty, self.doubtful = [], [], set()
         self.through = self.covered = self._shift = self._shift_end = 0

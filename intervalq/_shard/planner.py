@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from intervalq._keys.limits import room
 from intervalq._shard.grants import Grants
 from intervalq._shard.settlements import patience
 from intervalq._shard.store_time import StoreTime
@@ -100,7 +101,7 @@ def plan(now: Situation) -> Ask | float:
     """The request to send, or until when to wait; infinity: until something changes."""
     slots = _slots_to_ask(now)
     costs, units = _costs_to_take(now, len(slots))
-    if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now):
+    if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
         costs = []
     if not slots and not costs:
         return next_question(now)
@@ -137,8 +138,9 @@ def _clear(now: Situation, slot: Slot, comes: float) -> int:
 def next_question(now: Situation) -> float:
     """When to request the grant of the next ticket, or tickets to follow the granted ones."""
     tickets, granted = now.grants.tickets, now.grants.granted
-    if _costs_to_take(now, 0)[0]:
-        return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now))
+    costs, units = _costs_to_take(now, 0)
+    if costs:
+        return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now, costs, units))
     if tickets:
         return _ask_at(now, tickets[0])
     if now.line.waiting <= now.grants.granted_count:
@@ -146,13 +148,15 @@ def next_question(now: Situation) -> float:
     return now.time.clock.surely(granted[-1].last) - now.time.lead() if granted else 0
 
 
-def _take_at(now: Situation) -> float:
-    """When to take tickets for jobs that have none.
+def _take_at(now: Situation, costs: list[int], units: list[Units]) -> float:
+    """When to take tickets with these costs and units, for jobs that have none.
 
     They are taken for as many jobs as possible together, so that their slots are consecutive and need only
     one request: once the slots of this shard have been used, or before the last slot issued in the queue
     comes. With a `lookahead` of one they are taken at once, so that shards take turns.
     """
+    if (opens := _window_opens(now, costs[0], units[0] if units else ())) > now.at:
+        return opens
     if now.lookahead == 1:
         return now.at
     state, tickets = now.state, now.grants.tickets
@@ -227,7 +231,7 @@ def _slots_to_ask(now: Situation) -> list[Slot]:
     ahead = now.time.together(state) - max(0, now.time.comes(tickets[0], state) - now.at)
     if state is not None:
         ahead = max(ahead, (now.turn - 1) * state.settings.interval)
-    # Previously granted slots must be requested together with the first one that is over, however far ahead.
+    # Slots granted before must be requested together with the first one that is over, however far ahead.
     return now.grants.in_row(ahead, 0 if state is None else state.current)
 
 
@@ -250,6 +254,20 @@ def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
         few = max(_near(now, costs, units), 0 if len(tickets) > asked else 1)
         return costs[:few], units[:few]
     return costs, units
+
+
+def _window_opens(now: Situation, cost: int, units: Units) -> float:
+    """When to take a key's next ticket: later only if the key has limits of its own, and a window is full.
+
+    A key that waits for others is set back with all its tickets, also those that wait for its window, which
+    opens meanwhile. With some room, but too little, one is taken: else cheaper jobs would always go first.
+    """
+    if now.state is None or not now.state.settings.own:
+        return 0
+    limits = now.state.settings.limits
+    taken = ordered(cost, units, now.counted, limits) or tuple(windows.of_each(limits, cost, ()))
+    free = room(now.state, taken, now.state.clock(now.time.clock.latest(now.at)))
+    return now.time.clock.surely(free + now.state.held_total) - patience(limits[: now.state.settings.own])
 
 
 def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
@@ -327,15 +345,9 @@ def _for_returning(now: Situation, slots: list[Slot]) -> int:
     state = now.state
     if not (now.returns and slots) or state is None or state.settings.max_running or now.line.mixed:
         return 0
-    if (
-        state.settings.limits
-        or now.lookahead == 1
-        or now.line.waiting > 1
-        or len(slots) < len(now.grants.tickets)
-        or now.grants.granted
-    ):
+    if state.settings.limits or now.lookahead == 1 or now.line.waiting > 1 or now.grants.granted:
         return 0
-    return 1
+    return int(len(slots) >= len(now.grants.tickets))
 
 
 def _reach(now: Situation, asked: int, notice: int) -> int:

@@ -1,4 +1,4 @@
-"""The real costs of jobs, known after they began, on their way to the store.
+"""The real costs of jobs, known after they began, and refunds of unused slots, on their way to the store.
 
 They go with the shard's next request. If there is none for the length of a cell, a second at most, they get a
 request of their own. Windows are exact to a cell, so a request for each job would hardly be more exact.
@@ -9,12 +9,12 @@ would be too much. Units beyond the estimate are sent until there is an answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from intervalq._timing.clock import Clock
 from intervalq.errors import StoreUnavailable
-from intervalq.rules import FOREVER, MAX_TICKETS, Limit, Settled
+from intervalq.rules import FOREVER, MAX_TICKETS, Limit, Settled, Slot, State
 
 MAX_WAIT: Final = 1_000_000
 """How long settled costs may wait for a request that they can go with, in microseconds."""
@@ -47,8 +47,16 @@ class Settlements:
 
     def add(self, slot: Settled, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
         """Record a job's difference from its estimate, by unit, of a slot."""
-        self._waiting.append(_Known(slot.due, slot.lag, slot.own, more))
         self.are_usual = self.are_usual or min(more.values()) < 0
+        self._add(slot, more, limits)
+
+    def refund(self, slot: Settled, taken: Mapping[str, int], limits: Sequence[Limit]) -> None:
+        """Record that nobody uses a slot whose ticket took these units."""
+        if taken:
+            self._add(slot, {unit: -units for unit, units in taken.items()}, limits)
+
+    def _add(self, slot: Settled, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
+        self._waiting.append(_Known(slot.due, slot.lag, slot.own, more))
         self.at = min(self.at, self._clock.now() + patience([each for each in limits if each.unit in more]))
 
     def take(self, counted: Sequence[str]) -> tuple[Settled, ...]:
@@ -97,6 +105,36 @@ class Settlements:
     def forget(self) -> None:
         """Forget all differences, because their record is gone."""
         self._waiting, self._sent, self.at = [], [], FOREVER
+
+
+class Issued:
+    """What an ordinary queue's limits count for the tickets of one shard, until their slots have been used.
+
+    A slot that nobody will use is refunded only if it certainly counts still: not if it may have been revoked
+    before it was granted. `State.lag` of when it was issued finds the first of the cells that it may be in;
+    if it is in a later one, units count for longer than they should, never for less.
+    """
+
+    def __init__(self) -> None:
+        self._lags: dict[int, int] = {}
+        self._granted: set[int] = set()
+        self._limits: tuple[Limit, ...] = ()
+
+    def took(self, tickets: Sequence[int], granted: Iterable[int], first: int, state: State) -> None:
+        """Note new tickets, which of all are granted, and the first that may still be used or left unused."""
+        if state.settings.limits != self._limits:  # what was counted before is counted differently now
+            self._lags, self._granted, self._limits = {}, set(), state.settings.limits
+        if not self._limits:
+            return
+        self._lags = {ticket: lag for ticket, lag in self._lags.items() if ticket >= first}
+        self._lags |= dict.fromkeys(tickets, state.lag)
+        self._granted = {ticket for ticket in (*self._granted, *granted) if ticket >= first}
+
+    def refundable(self, slot: Slot, state: State) -> Settled | None:
+        """The slot as `Settled` has it; None: it isn't refunded."""
+        lag = self._lags.pop(slot.ticket, None) if state.settings.limits == self._limits else None
+        counts = slot.ticket in self._granted or state.revoked_through < slot.ticket <= state.current
+        return None if lag is None or not counts else Settled(slot.due, lag, ())
 
 
 def patience(limits: Sequence[Limit]) -> int:

@@ -186,19 +186,25 @@ def fit(
 
 def windows_of(state: State) -> list[Window]:
     """The windows of all limits, in their order."""
-    lag = state.held_total + state.stepped
+    are_others = max(state.current, state.revoked_through) < state.ticket
+    last = state.current_due if are_others else FOREVER
     pairs = zip(state.settings.limits, state.usage, strict=True)
-    return [Window(limit, use, expiry(limit, state), lag) for limit, use in pairs]
+    return [Window(limit, use, expiry(limit, state), state.lag, last) for limit, use in pairs]
 
 
 class Window:
-    """The room of one limit, for consecutive slots."""
+    """The room of one limit, for consecutive slots.
 
-    def __init__(self, limit: Limit, use: Usage, expiry: Callable[[int], int], lag: int) -> None:
+    Slots behind the `last` granted one may still be granted late, and move the new ones along. So their units
+    count where the slots are on the queue's clock, even if they are over and this clock was held since then.
+    """
+
+    def __init__(self, limit: Limit, use: Usage, expiry: Callable[[int], int], lag: int, last: int) -> None:
         self.usage = use
         self.limit = limit
         self._expiry = expiry
-        self._cells = sorted([*((end - lag, units) for end, units, _ in use.used), *use.ahead])
+        over = [(max(end - lag, due) if due > last else end - lag, units) for end, units, due in use.used]
+        self._cells = sorted([*over, *use.ahead])
         self._first = 0  # the first cell that still counts
         self.counted = sum(units for _, units in self._cells)
 

@@ -178,7 +178,7 @@ async def _grpc(
         yield None
         return
     server, place = server_at
-    checks = health.aio.HealthServicer()
+    checks = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - it is set while running
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     await server.start()
     for name in ("", NAME):

@@ -89,6 +89,7 @@ async def _some(messages: AsyncIterator[Message], most: int) -> AsyncIterator[Me
 async def _while_connected(request: Request, verb: Awaitable[Message]) -> Message:
     """Await a verb; if the client goes away meanwhile, its request is cancelled."""
     answer: list[Message] = []
+    failure: Refusal | IntervalqError | None = None
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:
@@ -97,7 +98,6 @@ async def _while_connected(request: Request, verb: Awaitable[Message]) -> Messag
             group.cancel_scope.cancel()
 
         group.start_soon(watch)
-        failure: Refusal | IntervalqError | None = None
         try:
             answer.append(await verb)
         except (Refusal, IntervalqError) as error:

@@ -254,6 +254,7 @@ local function prepared(own, common, command, known, now)
     local mark = command.high_water_mark
     if mark and mark[3] == own.state.late_total then mark[3] = mark[3] + length end
     waiting(own.state, length, again, own.state.current)
+    if own.state.limits then own.state.limits.age(own.state) end
   end
   return again
 end

@@ -284,24 +284,31 @@ local function new_limits()
     end
   end
 
-  -- All cells of a limit, in the order of their ends on the queue's clock.
-  local function cells_of(limit, lag)
-    local used, ahead, cells, i, j = limit.used, limit.ahead, {}, 1, 1
-    for n = 1, #used / 3 * 2 + #ahead, 2 do
-      if used[i] and (not ahead[j] or used[i] - lag <= ahead[j]) then
-        cells[n], cells[n + 1] = used[i] - lag, used[i + 1]
-        i = i + 3
-      else
-        cells[n], cells[n + 1] = ahead[j], ahead[j + 1]
-        j = j + 2
+  -- All cells of a limit, in the order of their ends on the queue's clock. Slots behind the last granted one may still
+  -- be granted late, and move new ones along: they count where they are on this clock, even if it was held since then.
+  local function cells_of(limit, state)
+    local cells, lag, size = {}, state.held_total + state.stepped, 0
+    local function insert(stop, units)
+      local n = size + 1
+      while n > 1 and cells[n - 2] > stop do
+        cells[n], cells[n + 1] = cells[n - 2], cells[n - 1]
+        n = n - 2
       end
+      cells[n], cells[n + 1], size = stop, units, size + 2
     end
+    local used, ahead, last = limit.used, limit.ahead, FOREVER
+    if math.max(state.current, state.revoked_through) < state.ticket then last = state.current_due end
+    for i = 1, #used, 3 do
+      local stop, due = used[i] - lag, used[i + 2]
+      insert(due > last and math.max(stop, due) or stop, used[i + 1])
+    end
+    for i = 1, #ahead, 2 do insert(ahead[i], ahead[i + 1]) end
     return cells
   end
 
   -- The room of one limit, for consecutive slots. `first`: the first cell that still counts.
   local function new_window(limit, state)
-    local cells, counted = cells_of(limit, state.held_total + state.stepped), 0
+    local cells, counted = cells_of(limit, state), 0
     for i = 2, #cells, 2 do counted = counted + cells[i] end
     return { limit = limit, state = state, cells = cells, size = #cells, first = 1, counted = counted }
   end

@@ -37,7 +37,8 @@ class _Report(NamedTuple):
 def settlements(seen: Observer, plan: Plan) -> Findings:
     """What a job took is reported with the next request, a second later at most; overruns until answered.
 
-    Units that were not needed are sent once, because they count twice if both requests arrive.
+    Units that were not needed are sent once, because they count twice if both requests arrive; so are those
+    of slots that nobody uses.
     """
     if not plan.limits:
         return
@@ -49,7 +50,8 @@ def settlements(seen: Observer, plan: Plan) -> Findings:
         for at, command in commands:
             for key, report in _reports(seen, at, command):
                 sent[key].append(report)
-                if key not in jobs:
+                refunds = len(sent[key]) == 1 and max(report.more.values(), default=0) <= 0
+                if key not in jobs and not refunds:  # a slot that nobody uses is refunded once
                     yield at, f"a job in the slot {key[1]} of {key[0]} was settled, and none began in it"
     grants = _grants(seen)
     for key, starts in jobs.items():

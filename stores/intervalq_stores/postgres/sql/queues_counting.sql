@@ -303,28 +303,37 @@ end
 $$;
 
 
--- intervalq._counting: all units of a limit that count, in cells on the queue's clock, which is `lag` behind.
-create or replace function intervalq._counting(l intervalq._limit, lag bigint) returns bigint[]
+-- intervalq._counting: all units of a limit that count, in cells on the queue's clock, which is `lag` behind. Slots
+-- behind the `last_due` granted one may still be granted late, and move new ones along: they count where they are on
+-- this clock, even if it was held since then.
+create or replace function intervalq._counting(l intervalq._limit, lag bigint, last_due bigint) returns bigint[]
 language plpgsql immutable
 as $$
 declare
     cells bigint[] := '{}';
+    last bigint := -9007199254740991;
+    is_sorted boolean := true;
+    ends bigint;
 begin
     for i in 1 .. cardinality(l.used) by 3 loop
-        cells := cells || (l.used[i] - lag);
-        cells := cells || l.used[i + 1];
+        ends := l.used[i] - lag;
+        if l.used[i + 2] > last_due then
+            ends := greatest(ends, l.used[i + 2]);
+        end if;
+        is_sorted := is_sorted and ends >= last;
+        last := ends;
+        cells := cells || array[ends, l.used[i + 1]];
     end loop;
-    if cells[cardinality(cells) - 1] > l.ahead[1] then
-        cells := cells || l.ahead;
+    cells := cells || l.ahead;
+    if not is_sorted or last > l.ahead[1] then
         cells := array(
             select x.number
             from generate_series(1, cardinality(cells), 2) as i,
                 lateral (values (1, cells[i]), (2, cells[i + 1])) as x (n, number)
             order by cells[i], i, x.n
         );
-        return cells;
     end if;
-    return cells || l.ahead;
+    return cells;
 end
 $$;
 
@@ -360,7 +369,8 @@ declare
 begin
     for k in 1 .. kinds loop
         l := r.limits[k];
-        counting := intervalq._counting(l, r.held_total + r.stepped);
+        counting := intervalq._counting(l, r.held_total + r.stepped,
+            case when greatest(r.current, r.revoked_through) < r.ticket then r.current_due else 9007199254740991 end);
         firsts[k] := cardinality(cells) + 1;
         lasts[k] := cardinality(cells) + cardinality(counting);
         counted[k] := (select coalesce(sum(counting[i]), 0) from generate_series(2, cardinality(counting), 2) as i);

@@ -439,7 +439,7 @@ begin
         if (command -> 'high_water_mark' ->> 2)::bigint = r.late_total then
             command := jsonb_set(command, '{high_water_mark,2}', to_jsonb(moved.late_total));
         end if;
-        r := moved;
+        r := case when moved.limits is null then moved else intervalq._age(moved) end;
     end if;
     command := intervalq._for_one_turn(r, k.common, command, known, now);
     a := intervalq._done(r, queue, command, now);

@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 9 then
-            raise exception 'schema intervalq is newer than this file, which makes version 9'
+        if (select max(v.number) from intervalq.version v) > 10 then
+            raise exception 'schema intervalq is newer than this file, which makes version 10'
                 using errcode = 'IQ002';
         end if;
     end if;
@@ -116,6 +116,7 @@ drop function if exists intervalq._bring_back(intervalq.queues, jsonb);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb, jsonb);
 drop function if exists intervalq._waited(intervalq.queues, bigint);
+drop function if exists intervalq._counting(intervalq._limit, bigint);
 drop function if exists intervalq._layout_of(intervalq._limit[]);
 drop function if exists intervalq._expiry(bigint, bigint, bigint, bigint, bigint, bigint);
 drop function if exists intervalq._turn(jsonb, bigint, bigint, bigint, bigint);
