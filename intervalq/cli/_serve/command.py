@@ -85,9 +85,9 @@ def serve(
     grace: str,
     as_json_: bool,
 ) -> None:
-    """Serve a store of durable tasks to EntroQ's clients, in any language.
+    """Serve durable tasks over gRPC and HTTP, for any language.
 
-    The service speaks EntroQ's gRPC and HTTP/JSON; it keeps nothing itself, so any number of them may serve
+    The service speaks EntroQ's protocol over gRPC and HTTP/JSON. It keeps nothing itself, so any number may serve
     one store. Once it is ready, it prints its addresses on standard output.
 
     After SIGTERM or Ctrl-C it accepts no more requests; claims that wait end at once, and the other requests
