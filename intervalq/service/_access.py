@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -77,6 +77,17 @@ async def need(caller: Caller, wanted: Iterable[Wanted], claimant: str = "") -> 
     if denied:
         what = "; ".join(f"{action} in queue {short(queue)}" for action, queue in denied[:10])
         raise Refusal(Code.PERMISSION_DENIED, f"the caller may not {what}", denied=denied)
+
+
+def only(headers: Sequence[str | bytes]) -> str | None:
+    """The only authorization header of a request; None: it has none.
+
+    Raises:
+        Refusal: there are several, of which others may have checked another one.
+    """
+    if len(headers) > 1:
+        raise Refusal(Code.UNAUTHENTICATED, "give one authorization header")
+    return headers[0] if headers and isinstance(headers[0], str) else None
 
 
 class Anybody:
@@ -181,10 +192,10 @@ def _rule(where: str, rule: Any) -> Rule:  # noqa: ANN401 - as TOML has it
     if not isinstance(rule, dict) or {*rule} != {"queues", "actions"}:
         raise InvalidOption(f"{where}: a rule has queues and actions, and nothing else")
     queues, actions = rule["queues"], rule["actions"]
-    if not _are_texts(queues) or not _are_texts(actions) or not {*actions} <= {*ACTIONS}:
-        raise InvalidOption(
-            f"{where}: queues are names or prefixes with * at the end, actions some of {', '.join(ACTIONS)}"
-        )
+    if not _are_texts(queues) or not _are_texts(actions):
+        raise InvalidOption(f"{where}: queues and actions are lists of texts")
+    if unknown := [action for action in actions if action not in ACTIONS]:
+        raise InvalidOption(f"{where}: {short(unknown[0])} is no action; there are {', '.join(ACTIONS)}")
     for queue in queues:
         if "*" in queue[:-1] or not queue or not is_canonical(queue.removesuffix("*")):
             raise InvalidOption(

@@ -12,8 +12,13 @@ from google.protobuf.message import Message
 from google.rpc import status_pb2
 
 from intervalq.errors import IntervalqError
-from intervalq.service._access import Access, Anybody, Caller
+from intervalq.service._access import Access, Anybody, Caller, only
 from intervalq.service._refusal import Refusal, refusal
+
+_MESSAGE: Final = 500
+_DETAILS: Final = 3_000
+"""The longest message of an error, in characters, and the most bytes of its details. They travel in headers,
+of which clients take 8 KiB; with more, they would see another error."""
 
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -26,8 +31,8 @@ def caller_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]
     """
     if access is None:
         return Anybody()
-    headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
-    return access.caller(headers.get("authorization"))
+    given = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
+    return access.caller(only(given))
 
 
 async def abort(
@@ -37,11 +42,14 @@ async def abort(
 ) -> None:
     """End a request with an error."""
     refused = error if isinstance(error, Refusal) else refusal(error)
+    message = refused.message if len(refused.message) <= _MESSAGE else f"{refused.message[:_MESSAGE]} ..."
     if details:
-        status = status_pb2.Status(code=refused.code.number, message=refused.message)
+        status = status_pb2.Status(code=refused.code.number, message=message)
         for detail in details:
             packed = AnyMessage()
             packed.Pack(detail)
+            if status.ByteSize() + packed.ByteSize() > _DETAILS:
+                break
             status.details.append(packed)
         context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-    await context.abort(_STATUS[refused.code.number], refused.message)
+    await context.abort(_STATUS[refused.code.number], message)

@@ -16,6 +16,8 @@ from intervalq.store import stopwatch
 _KEPT: Final = 5_000_000
 """How long an answer is used again, in microseconds: a right that is taken away ends by then."""
 _MOST: Final = 10_000
+_MOST_WANTED: Final = 100
+"""Requests that want more are asked about each time, so that the memory of answers is bounded."""
 _PATIENCE: Final = 5.0
 
 _Asked = tuple[str, str, str, frozenset[Wanted]]
@@ -30,23 +32,26 @@ class Opa:
                 f"{short(url)} is no URL of an Open Policy Agent: give http://HOST:PORT/v1/data/..."
             )
         self._url = url
-        self._client = httpx.AsyncClient(timeout=_PATIENCE)
-        self._answers: OrderedDict[_Asked, tuple[int, frozenset[Wanted]]] = OrderedDict()
+        self._client = httpx.AsyncClient(timeout=_PATIENCE, trust_env=False)
+        self._allowed: OrderedDict[_Asked, int] = OrderedDict()  # since when
 
     def caller(self, authorization: str | None) -> Asking:
         """See `Access`: the agent itself judges the header."""
         return Asking(self, authorization or "")
 
     async def denied(self, asked: _Asked) -> frozenset[Wanted]:
-        """What the agent denies, asked at most once in five seconds."""
-        known = self._answers.get(asked)
-        if known is not None and stopwatch() < known[0] + _KEPT:
-            return known[1]
+        """What the agent denies. That it denies nothing is remembered for five seconds."""
+        now = stopwatch()
+        while self._allowed and (
+            now > next(iter(self._allowed.values())) + _KEPT or len(self._allowed) > _MOST
+        ):
+            self._allowed.popitem(last=False)
+        if asked in self._allowed:
+            return frozenset()
         denied = await self._ask(asked)
-        self._answers[asked] = (stopwatch(), denied)
-        self._answers.move_to_end(asked)
-        while len(self._answers) > _MOST:
-            self._answers.popitem(last=False)
+        if not denied and len(asked[3]) <= _MOST_WANTED:
+            self._allowed[asked] = stopwatch()
+            self._allowed.move_to_end(asked)
         return denied
 
     async def aclose(self) -> None:

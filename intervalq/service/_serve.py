@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
 import os
 import re
 import socket
@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from intervalq._queue.options import Duration, wait_of
 from intervalq.errors import InvalidOption, short
@@ -30,7 +31,7 @@ from intervalq.service._entroq.methods import NAME
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._envoy import over_grpc as ratelimit
 from intervalq.service._envoy.limits import Limit, read_limits
-from intervalq.service._http import MAX_BYTES
+from intervalq.service._http import MAX_BYTES, NoPages, is_here
 from intervalq.service._opa import Opa
 from intervalq.service._tls import Keys, Tls
 from intervalq.tasks.store import TaskStore, checked_task_store, open_task_store
@@ -75,7 +76,7 @@ async def serve(
     another. With port 0 the system chooses a free one.
 
     Args:
-        store: the URL of a store of tasks, or the store; None: as for `Tasks`.
+        store: the URL of a store of tasks, or the store, which stays open at the end; None: as for `Tasks`.
         grpc: the address of the gRPC service, as `host:port`; None: no such service.
         http: the address of the HTTP/JSON service; None: no such service.
         envoy: a file of limits: the gRPC service then answers Envoy's rate limit requests, too, by queues in
@@ -99,27 +100,47 @@ async def serve(
     who = None if access is None else _access(access)
     keys = None if tls is None else tls.read()
     limits = [] if envoy is None else _limits(envoy, store, grpc)
+    is_ours = store is None or isinstance(store, str)
     tasks = open_task_store(store) if store is None or isinstance(store, str) else checked_task_store(store)
     verbs = Verbs(tasks)
-    with ExitStack() as stack:
-        # First what may fail, outside of any group of tasks.
-        bound = None if places[1] is None else stack.enter_context(_bound(places[1]))
-        server = None if places[0] is None else _grpc_server(verbs, limits, who, places[0], keys)
-        try:
+    try:
+        with ExitStack() as stack:
+            # First what may fail, outside of any group of tasks.
+            bound = None if places[1] is None else stack.enter_context(_bound(places[1]))
+            server = None if places[0] is None else _grpc_server(verbs, limits, who, places[0], keys)
+            app: ASGIApp = Starlette(routes=[*over_http.routes(verbs, who), _HEALTH])
+            if who is None and not insecure:
+                app = NoPages(app)
             async with (
                 _waiting(verbs),
                 _grpc(verbs, server, seconds) as grpc_address,
-                _http(verbs, who, bound, tls, seconds) as http_address,
+                _http(verbs, app, bound, tls, seconds) as http_address,
             ):
                 task_status.started(Addresses(grpc_address, http_address))
-                await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                if isinstance(who, Opa):
-                    await who.aclose()
-                for limit in limits:
-                    await limit.queue.close(drain=False)
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    verbs.waiting.close()
+                    if server is not None:  # both stop at the same time; this one is awaited later
+                        stopping = asyncio.ensure_future(server[0].stop(seconds))
+                        stack.callback(stopping.cancel)
+    finally:
+        with anyio.CancelScope(shield=True):
+            if isinstance(who, Opa):
+                await who.aclose()
+            for limit in limits:
+                await limit.queue.close(drain=False)
+            await verbs.aclose()
+            if is_ours:
                 await tasks.aclose()
+
+
+async def _healthy(request: Request) -> Response:
+    del request
+    return PlainTextResponse("ok\n")
+
+
+_HEALTH: Final = Route("/healthz", _healthy, methods=["GET"])
 
 
 def _access(access: str | os.PathLike[str]) -> FileAccess | Opa:
@@ -202,12 +223,11 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def _http(
-    verbs: Verbs, access: Access | None, bound: socket.socket | None, tls: Tls | None, grace: float
+    verbs: Verbs, app: ASGIApp, bound: socket.socket | None, tls: Tls | None, grace: float
 ) -> AsyncIterator[str | None]:
     if bound is None:
         yield None
         return
-    app = Starlette(routes=[*over_http.routes(verbs, access), Route("/healthz", _healthy, methods=["GET"])])
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -233,11 +253,6 @@ async def _http(
             server.should_exit = True
 
 
-async def _healthy(request: Request) -> Response:
-    del request
-    return PlainTextResponse("ok\n")
-
-
 def _place(address: str, is_open: bool) -> Place:
     """Where to listen.
 
@@ -247,22 +262,14 @@ def _place(address: str, is_open: bool) -> Place:
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
-        raise InvalidOption(f"{short(address)} is no address: give host:port, for example 127.0.0.1:9100")
-    if not is_open and not _is_here(host):
+        raise InvalidOption(f"{short(address)} is not an address: give host:port, for example 127.0.0.1:9100")
+    if not is_open and not is_here(host):
         raise InvalidOption(
-            f"{short(address)} can be reached from other machines: give the service access= and tls=, listen "
-            "at 127.0.0.1 behind a proxy that has both, or give insecure=True"
+            f"{short(address)} can be reached from other machines, so the service needs access control and a "
+            "certificate: give both, listen at 127.0.0.1 behind a proxy that has them, or say that it may be "
+            "insecure"
         )
     return Place(host, int(port))
-
-
-def _is_here(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextmanager

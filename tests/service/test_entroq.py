@@ -5,10 +5,12 @@ from __future__ import annotations
 import anyio
 import grpc
 import pytest
+from google.protobuf.struct_pb2 import Value
 
 from intervalq.service import Addresses
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.tasks import Tasks
+from intervalq.tasks._spec.outcome import dead_queue
 from service.grpc_client import GrpcClient, Unmet, changed, id_of, message, plain
 
 pytestmark = pytest.mark.anyio
@@ -150,9 +152,10 @@ async def test_what_no_store_can_do_is_refused_by_name(client: GrpcClient, queue
     bad = {
         "queue": pb.ModifyRequest(inserts=[pb.TaskData(queue="no queue")]),
         "twice": pb.ModifyRequest(deletes=[id_of(task)], depends=[id_of(task)]),
-        "below 0": pb.ModifyRequest(inserts=[pb.TaskData(queue=queue, attempt=-1)]),
+        "attempt=-1": pb.ModifyRequest(inserts=[pb.TaskData(queue=queue, attempt=-1)]),
         "control characters": pb.ModifyRequest(claimant_id="a\n"),
-        "a day": pb.ModifyRequest(changes=[changed(task, at_ms=2**52 // 1000)]),
+        "by_ms": pb.ModifyRequest(inserts=[pb.TaskData(queue=queue, by_ms=2**63 - 1)]),
+        "at_ms": pb.ModifyRequest(changes=[changed(task, at_ms=2**60)]),
         "docs": pb.ModifyRequest(doc_inserts=[pb.DocData(namespace="n")]),
     }
     for said, request in bad.items():
@@ -160,6 +163,19 @@ async def test_what_no_store_can_do_is_refused_by_name(client: GrpcClient, queue
             await client.call("Modify", request, pb.ModifyResponse)
         expected = grpc.StatusCode.UNIMPLEMENTED if said == "docs" else grpc.StatusCode.INVALID_ARGUMENT
         assert refused.value.code() == expected
+    for value in (float("inf"), float("nan")):
+        odd = pb.TaskData(queue=queue, value=Value(number_value=value))
+        with pytest.raises(grpc.aio.AioRpcError, match="can't be written as JSON"):
+            await client.call("Modify", pb.ModifyRequest(inserts=[odd]), pb.ModifyResponse)
+    too_many = [f"{queue}/{number}" for number in range(101)]
+    with pytest.raises(grpc.aio.AioRpcError, match="waits for at most 100 queues"):
+        await client.claim(*too_many)
+    with pytest.raises(grpc.aio.AioRpcError, match="control characters"):
+        await client.stats(match_prefix=["a\0"])
+    many = [pb.TaskID(id=f"{queue}-{number}") for number in range(900)]
+    with pytest.raises(Unmet) as unmet:  # of which the error names a part
+        await client.modify(deletes=many)
+    assert unmet.value.counts["DELETE"] > 20
     for claim in (pb.ClaimRequest(claimant_id="me"), pb.ClaimRequest(queues=[queue])):
         with pytest.raises(grpc.aio.AioRpcError, match="a claim needs"):
             await client.call("TryClaim", claim, pb.ClaimResponse)
@@ -182,3 +198,22 @@ async def test_workers_of_the_store_and_clients_of_the_service_share_queues(
         assert claim.attempt == 1
         await claim.ack()
     assert await client.stats(match_exact=[queue]) == {}
+
+
+async def test_what_the_protocol_can_not_carry_is_put_away(
+    client: GrpcClient, store_url: str, queue: str
+) -> None:
+    """A value that is nested deeper than messages may be, and a number that is too large for them."""
+    deep: object = 1
+    for _ in range(60):
+        deep = [deep]
+    async with Tasks(store_url) as tasks:
+        for value in (deep, 10**400):
+            await tasks.insert(queue, value)
+        assert [one.HasField("value") for one in await client.tasks(queue)] == [False, False]
+        await client.insert(queue, "plain")
+        task = await client.try_claim(queue)
+        assert task is not None
+        assert plain(task) == "plain"
+        assert await client.try_claim(queue) is None
+        assert {one.name: one.size for one in await tasks.queues()}[dead_queue(queue)] == 2

@@ -94,7 +94,7 @@ async def test_a_client_that_goes_away_claims_nothing(
 
     def noted(self: Waiting, waiter: Waiter) -> None:
         leave(self, waiter)
-        left.append(waiter.queues)
+        left.append(waiter.line)
 
     monkeypatch.setattr(Waiting, "_leave", noted)
     gone = published.as_claimant("gone")

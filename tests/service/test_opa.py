@@ -19,7 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from intervalq.errors import InvalidOption
-from intervalq.service import serve
+from intervalq.service import _opa, serve
+from intervalq.tasks import Tasks
 from service.grpc_client import changed, id_of
 from service.test_access import serving
 
@@ -133,3 +134,28 @@ async def test_without_an_answer_nothing_is_allowed(agent: Agent, tmp_path: Path
         await client("ann").insert("/jobs/a")
     with pytest.raises(InvalidOption, match="no URL of an Open Policy Agent"):
         await serve("memory://", access="ftp://x")
+
+
+async def test_a_claim_that_waits_outlives_an_agent_that_fails(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the client whose right can't be judged is refused, and what it would have got stays."""
+    monkeypatch.setattr(_opa, "_KEPT", 0)
+    async with serving(f"memory://{tmp_path}", agent.url) as (_, client):
+        ann = client("ann", "waits")
+
+        async def wait() -> None:
+            with pytest.raises(grpc.aio.AioRpcError, match="nothing is allowed"):
+                await ann.claim("/jobs/a")
+
+        async with Tasks(f"memory://{tmp_path}") as tasks:
+            async with anyio.create_task_group() as waiting:
+                waiting.start_soon(wait)
+                while "entroq:waits" not in {one.id for one in await tasks.sessions()}:
+                    await anyio.sleep(0.01)
+                agent.is_broken = True
+                await tasks.insert("/jobs/a", 1)
+            (stats,) = await tasks.queues()
+            assert (stats.claimed, stats.ready) == (0, 1)
+        agent.is_broken = False
+        assert await client("ann", "other").try_claim("/jobs/a") is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import click
@@ -15,8 +15,9 @@ from intervalq.cli._options import examples
 from intervalq.cli._tasks.command import tasks_store_option
 from intervalq.cli._work.worker import heard
 from intervalq.errors import InvalidOption
-from intervalq.service import Addresses, Tls
-from intervalq.service import serve as serve_
+
+if TYPE_CHECKING:
+    from intervalq.service import Addresses
 
 _NONE: Final = "none"
 
@@ -87,13 +88,16 @@ def serve(
 ) -> None:
     """Serve durable tasks over gRPC and HTTP, for any language.
 
-    The service speaks EntroQ's protocol over gRPC and HTTP/JSON. It keeps nothing itself, so any number may serve
-    one store. Once it is ready, it prints its addresses on standard output.
+    The service speaks EntroQ's protocol over gRPC and HTTP/JSON. It keeps nothing itself, so any number of
+    them may serve one store. Once it is ready, it prints its addresses on standard output.
 
     After SIGTERM or Ctrl-C it accepts no more requests; claims that wait end at once, and the other requests
     may end. A second signal ends the service at once. The exit code is 0; 1 if the store can't be used; 2 for
     wrong use, or if an address can't be had; 128 plus the signal's number after a second signal.
     """
+    from intervalq.service import Tls  # noqa: PLC0415 - help must work without the extra
+    from intervalq.service import serve as serve_  # noqa: PLC0415
+
     if grpc == http == _NONE:
         raise InvalidOption("give --grpc or --http an address: with none of them, there is nothing to serve")
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):

@@ -7,17 +7,17 @@ from typing import Final
 
 from intervalq.service._refusal import Code, Refusal
 from intervalq.store import stopwatch
-from intervalq.tasks.rules import DAY, Begin, Row, Session
+from intervalq.tasks.rules import SECOND, Begin, Row, Session
 from intervalq.tasks.store import TaskStore
 
 PREFIX: Final = "entroq:"
 """Begins the sessions of claimants, so that none can pass for the session of a worker."""
 
-LONGEST: Final = DAY
+LONGEST: Final = 3_600 * SECOND
 """The longest claim, in microseconds."""
 
-_EXPIRY: Final = 2 * DAY
-"""A session outlives each claim by its lease: while it is begun anew once a day, none of them can be lost."""
+_EXPIRY: Final = 2 * LONGEST
+"""A session outlives its claims: it is begun anew in time, so none of them can be lost."""
 _KNOWN: Final = 100_000
 
 
@@ -54,7 +54,7 @@ def session_of(claimant: str) -> str:
     """
     if len(claimant) > 170 or not claimant.isprintable():
         raise Refusal(
-            Code.INVALID_ARGUMENT, "claimant_id has more than 100 characters, or control characters"
+            Code.INVALID_ARGUMENT, "claimant_id has more than 170 characters, or control characters"
         )
     return f"{PREFIX}{claimant}" if claimant else ""
 

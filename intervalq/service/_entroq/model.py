@@ -9,13 +9,17 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Value
 
+from intervalq.errors import IntervalqError
+from intervalq.rules import FOREVER
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import claimant_of
 from intervalq.service._refusal import Code, Refusal
-from intervalq.tasks._claim.values import encode
+from intervalq.tasks._claim.values import depth, encode
 from intervalq.tasks.rules import QueueStats, Row
 
 MILLISECOND: Final = 1_000
+DEEPEST: Final = 30
+"""The deepest nesting of lists and dicts that messages of this protocol may have: each takes up to three."""
 _EXACT: Final = 2**53
 """Up to here the protocol's numbers are exact."""
 
@@ -48,14 +52,15 @@ def value_of(text: str) -> Value:
     """JSON text as a message. Whole numbers above 2**53 lose digits, because the protocol has no others.
 
     Raises:
-        Refusal: it is nested deeper than the protocol allows.
+        Refusal: it is nested deeper than the protocol allows, or has numbers that are too large for it.
     """
+    what = "this task's value can't be shown in EntroQ's protocol"
+    if depth(text) > DEEPEST:
+        raise Refusal(Code.UNIMPLEMENTED, f"{what}: it is nested deeper than {DEEPEST}")
     try:
         return json_format.Parse(text, Value())
     except json_format.ParseError as error:
-        raise Refusal(
-            Code.UNIMPLEMENTED, f"a task's value can't be shown in this protocol: {error}"
-        ) from error
+        raise Refusal(Code.UNIMPLEMENTED, f"{what}: {error}") from error
 
 
 def json_of(value: Value) -> str:
@@ -69,7 +74,10 @@ def json_of(value: Value) -> str:
         return "null"
     try:
         return encode(whole(json_format.MessageToDict(value)))
-    except (json_format.Error, RecursionError) as error:
+    except (json_format.Error, ValueError, RecursionError) as error:
+        if isinstance(error, IntervalqError):
+            raise
+
         raise Refusal(Code.INVALID_ARGUMENT, f"a value can't be written as JSON: {error}") from error
 
 
@@ -90,8 +98,19 @@ def at_of(ms: int) -> int | None:
     """
     if ms <= 0:
         return None
-    if ms >= 2**53 // MILLISECOND:
+    if ms * MILLISECOND >= FOREVER:
         raise Refusal(Code.INVALID_ARGUMENT, f"at_ms={ms} is out of range: give milliseconds since 1970")
+    return ms * MILLISECOND
+
+
+def span_of(ms: int) -> int:
+    """A time from now in microseconds; below 0: past.
+
+    Raises:
+        Refusal: it is out of range.
+    """
+    if abs(ms) * MILLISECOND >= FOREVER // 2:
+        raise Refusal(Code.INVALID_ARGUMENT, f"by_ms={ms} is out of range: give milliseconds from now")
     return ms * MILLISECOND
 
 

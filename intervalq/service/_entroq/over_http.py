@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from intervalq.errors import IntervalqError
-from intervalq.service._access import Access, Anybody, Caller
+from intervalq.service._access import Access, Anybody, Caller, only
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.methods import STREAM_TASKS, UNARY, Method
 from intervalq.service._entroq.model import details_of, whole
@@ -59,13 +59,13 @@ def _stream(verbs: Verbs, access: Access | None) -> Callable[[Request], Awaitabl
         try:
             caller = _caller(access, request)
             tasks = STREAM_TASKS(verbs, await _message(request, pb.TasksRequest), caller)
-            first = [one async for one in _some(tasks, 1)]  # so that a refusal is an answer of its own
+            first = await anext(tasks, None)  # so that a refusal is an answer of its own
         except (Refusal, IntervalqError) as error:
             return _refused(error)
 
         async def lines() -> AsyncIterator[str]:
-            for one in first:
-                yield json.dumps({"result": _dict(one)}) + "\n"
+            if first is not None:
+                yield json.dumps({"result": _dict(first)}) + "\n"
             async for one in tasks:
                 yield json.dumps({"result": _dict(one)}) + "\n"
 
@@ -75,15 +75,7 @@ def _stream(verbs: Verbs, access: Access | None) -> Callable[[Request], Awaitabl
 
 
 def _caller(access: Access | None, request: Request) -> Caller:
-    return Anybody() if access is None else access.caller(request.headers.get("authorization"))
-
-
-async def _some(messages: AsyncIterator[Message], most: int) -> AsyncIterator[Message]:
-    for _ in range(most):
-        try:
-            yield await anext(messages)
-        except StopAsyncIteration:
-            return
+    return Anybody() if access is None else access.caller(only(request.headers.getlist("authorization")))
 
 
 async def _while_connected(request: Request, verb: Awaitable[Message]) -> Message:
@@ -121,10 +113,19 @@ async def _message(request: Request, kind: type[Message]) -> Message:
         if request.method == "GET":
             _fill(message, request.query_params.multi_items())
         else:
-            json_format.ParseDict(json.loads(await body_of(request) or b"{}"), message)
+            json_format.ParseDict(_object(await body_of(request) or b"{}"), message)
     except (json_format.Error, ValueError, RecursionError) as error:
-        raise Refusal(Code.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.name}: {error}") from error
+        raise Refusal(
+            Code.INVALID_ARGUMENT, f"the request is not a valid {kind.DESCRIPTOR.name}: {error}"
+        ) from error
     return message
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    read = json.loads(body)
+    if not isinstance(read, dict):
+        raise json_format.ParseError("it is not a JSON object")
+    return read
 
 
 def _fill(message: Message, items: list[tuple[str, str]]) -> None:

@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from google.protobuf.message import Message
 
 from intervalq.errors import DependencyError
-from intervalq.service._access import Anybody, Caller, need
+from intervalq.service._access import Anybody, Caller, Wanted, need
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
-from intervalq.service._entroq.model import MILLISECOND, at_of, detail, json_of, stats_of, task_of
+from intervalq.service._entroq.claims import Claims, shown
+from intervalq.service._entroq.model import MILLISECOND, at_of, detail, json_of, span_of, stats_of, task_of
 from intervalq.service._entroq.waiting import Waiting
 from intervalq.service._refusal import Code, Refusal
 from intervalq.store import wall_clock
-from intervalq.tasks._claim.values import insert, queue_name, text
+from intervalq.tasks._claim.values import error_text, insert, queue_name, text
 from intervalq.tasks.rules import (
     SECOND,
     Change,
     Count,
     Delete,
     Depend,
-    Failed,
-    Finished,
     Insert,
     Modified,
     Modify,
     QueueStats,
-    Range,
     Row,
     Select,
-    Work,
 )
 from intervalq.tasks.store import MAX_ROWS, TaskStore
 
 _LEASE: Final = 30 * SECOND
 """EntroQ's usual claim, for a request that names none."""
+_WAITED: Final = 100
+"""The most queues that a claim may wait for."""
+_MAX_ATTEMPT: Final = 1_000_000_000
+_TOLD: Final = 300
+"""The most characters of the text beside the details of an error, which name the tasks."""
 _REMEMBERED: Final = 10_000
 _MOST: Final = 10_000
 """The most tasks or queues in an answer, because it is one message."""
@@ -51,54 +53,52 @@ class Verbs:
         self._store, self._clock = store, clock
         self._claimants = Claimants(store)
         self._inserters: OrderedDict[str, str] = OrderedDict()
-        self.waiting = Waiting(store)
+        self._claims = Claims(store, self._claimants)
+        self.waiting = Waiting(store, self._claims.give_back)
+
+    async def aclose(self) -> None:
+        """Await what is still to be given back; the store stays open."""
+        await self._claims.aclose()
 
     # --- claims --------------------------------------------------------------------------------------
 
     async def try_claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """A task that is ready, claimed; an answer without a task: there is none."""
-        row = await self._claim(request, caller)
+        claimant, queues, lease = await self._wanted(request, caller)
+        row = await self._claims.claim(claimant, queues, lease)
         return pb.ClaimResponse() if row is None else pb.ClaimResponse(task=task_of(row))
 
     async def claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """A task, claimed as soon as there is one."""
-        row = await self._claim(request, caller)
-        if row is None:
-            row = await self.waiting.wait(
-                tuple(request.queues), lambda: self._claim(request, caller), self._give_back
+        claimant, queues, lease = wanted = await self._wanted(request, caller)
+        if len(queues) > _WAITED:
+            raise Refusal(
+                Code.INVALID_ARGUMENT, f"a claim waits for at most {_WAITED} queues, not {len(queues)}"
             )
+        row = await self._claims.claim(*wanted)
+        if row is None:
+            row = await self.waiting.wait(queues, lambda: self._claims.claim(claimant, queues, lease))
+            try:  # the right may have been taken away meanwhile
+                await need(caller, [("claim", row.queue)], request.claimant_id)
+            except Refusal:
+                await self._claims.give_back(row)
+                raise
         return pb.ClaimResponse(task=task_of(row))
 
-    async def _claim(self, request: pb.ClaimRequest, caller: Caller) -> Row | None:
-        queues = tuple(dict.fromkeys(map(queue_name, request.queues)))
-        if not queues or len(queues) > MAX_ROWS or not request.claimant_id:
+    async def _wanted(self, request: pb.ClaimRequest, caller: Caller) -> tuple[str, tuple[str, ...], int]:
+        """The claimant, the queues and the lease of a claim, checked."""
+        if not request.queues or len(request.queues) > MAX_ROWS or not request.claimant_id:
             raise Refusal(
                 Code.INVALID_ARGUMENT, f"a claim needs a claimant_id and 1 to {MAX_ROWS} queues to claim from"
             )
+        queues = tuple(sorted({*map(queue_name, request.queues)}))
         lease = request.duration_ms * MILLISECOND or _LEASE
         if not 0 < lease <= LONGEST:
             raise Refusal(
-                Code.INVALID_ARGUMENT,
-                f"duration_ms={request.duration_ms} is not a time of up to a day",
+                Code.INVALID_ARGUMENT, f"duration_ms={request.duration_ms} is not a time of up to an hour"
             )
         await need(caller, [("claim", queue) for queue in queues], request.claimant_id)
-        claimant = caller.claimant(request.claimant_id)
-        session = await self._claimants.session(claimant)
-        work = Work(session, queues=queues, limit=1, lease=lease)
-        while True:
-            worked = await self._store.apply(work)
-            if not worked.alive:
-                await self._claimants.session(claimant, again=True)
-            elif worked.ranges:  # plain tasks, which have no versions: they become ordinary ones
-                finished = tuple(_ordinary(*part) for part in worked.ranges)
-                await self._store.apply(Work(session, finished=finished))
-            else:
-                return worked.claimed[0] if worked.claimed else None
-
-    async def _give_back(self, row: Row) -> None:
-        free = Change(row.id, row.version, delay=0)
-        await self._store.apply(Work(row.session or "", settled=(free,)))
-        self.waiting.notify([row.queue])
+        return caller.claimant(request.claimant_id), queues, lease
 
     # --- changes -------------------------------------------------------------------------------------
 
@@ -108,8 +108,6 @@ class Verbs:
         claimant = caller.claimant(request.claimant_id)
         session = session_of(claimant)
         changes = tuple(self._change(change) for change in request.changes)
-        if session and any(change.keep for change in changes):
-            await self._claimants.session(claimant)
         command = Modify(
             session=session,
             inserts=tuple(_insert(one) for one in request.inserts),
@@ -118,8 +116,10 @@ class Verbs:
             depends=tuple(Depend(text("id", one.id), one.version) for one in request.depends),
         )
         _check_parts(command)
-        await self._check_access(command, caller, request.claimant_id)
         try:
+            await self._check_access(command, caller, request.claimant_id)
+            if session and any(change.keep for change in changes):
+                await self._claimants.session(claimant)
             modified = await self._modify(command)
         except DependencyError as error:
             raise _dependency(error, request) from error
@@ -133,23 +133,41 @@ class Verbs:
     async def _check_access(self, command: Modify, caller: Caller, claimant: str) -> None:
         """Check what a change does in which queue: in the one that the store has, whatever the client says.
 
-        A task that moves meanwhile has another version, so that the change is refused then.
+        A task that moves meanwhile has another version, so that the change is refused then. A task in a queue
+        where the caller may do nothing is missing, for all that it can tell.
         """
-        wanted = [("insert", insert.queue) for insert in command.inserts]
         ids = [one.id for one in command.changes]
         ids += [one.id for one in command.deletes]
         ids += [one.id for one in command.depends]
-        if ids and not isinstance(caller, Anybody):
-            rows = {row.id: row for row in await self._store.apply(Select(ids=tuple(ids), values=False))}
-            wanted += [("delete", rows[one.id].queue) for one in command.deletes if one.id in rows]
-            wanted += [("read", rows[one.id].queue) for one in command.depends if one.id in rows]
-            for change in command.changes:
-                row = rows.get(change.id)
-                if row is not None and change.queue in (None, row.queue):
-                    wanted.append(("change", row.queue))
-                elif row is not None:
-                    wanted += [("delete", row.queue), ("insert", change.queue or "")]
-        await need(caller, wanted, claimant)
+        wanted = {("insert", insert.queue) for insert in command.inserts}
+        if not ids or isinstance(caller, Anybody):
+            return await need(caller, wanted, claimant)
+        rows = {row.id: row for row in await self._store.apply(Select(ids=tuple(ids), values=False))}
+        reads = {("read", row.queue) for row in rows.values()}
+        hidden = {queue for _, queue in await caller.denied(reads, claimant)}
+        parts: dict[str, set[Wanted]] = {}
+        for one in command.deletes:
+            parts[one.id] = {("delete", rows[one.id].queue)} if one.id in rows else set()
+        for depend in command.depends:
+            parts[depend.id] = {("read", rows[depend.id].queue)} if depend.id in rows else set()
+        for change in command.changes:
+            parts[change.id] = _of_change(change, rows[change.id].queue) if change.id in rows else set()
+        denied = await caller.denied(wanted.union(*parts.values()), claimant)
+        unseen = {
+            id_
+            for id_, needs in parts.items()
+            if id_ not in rows or (rows[id_].queue in hidden and needs & denied)
+        }
+        await need(
+            caller, wanted.union(*(needs for id_, needs in parts.items() if id_ not in unseen)), claimant
+        )
+        if unseen:
+            raise DependencyError(
+                changes=tuple(one.id for one in command.changes if one.id in unseen),
+                deletes=tuple(one.id for one in command.deletes if one.id in unseen),
+                depends=tuple(one.id for one in command.depends if one.id in unseen),
+            )
+        return None
 
     def _remember(self, rows: tuple[Row, ...], claimant: str) -> None:
         """Note who has inserted tasks: the protocol shows that as the claimant until a task is touched.
@@ -193,21 +211,19 @@ class Verbs:
                 old.version,
                 queue=queue_name(new.queue),
                 json=json_of(new.value),
-                attempt=_count("attempt", new.attempt),
-                error=new.err,
+                attempt=_attempt(new.attempt),
+                error=error_text(new.err),
             )
         if ahead is None:
             return replace(timed, delay=0)
-        if old.queue and timed.queue not in (old.queue, None):  # what moves is no longer claimed
+        moves = old.queue and timed.queue not in (old.queue, None)
+        if moves or ahead > LONGEST:  # then nobody has claimed it
             return replace(timed, delay=ahead)
         return replace(timed, keep=True, lease=ahead)
 
     def _ahead(self, data: pb.TaskData) -> int | None:
         """How far ahead a time lies, in microseconds; None: it is now, or past."""
-        at = at_of(data.at_ms) or 0
-        ahead = data.by_ms * MILLISECOND if data.by_ms else at - self._clock()
-        if ahead > LONGEST:
-            raise Refusal(Code.INVALID_ARGUMENT, "a claim ends more than a day ahead: renew it later")
+        ahead = span_of(data.by_ms) if data.by_ms else (at_of(data.at_ms) or 0) - self._clock()
         return ahead if ahead > 0 else None
 
     # --- looks ---------------------------------------------------------------------------------------
@@ -224,25 +240,29 @@ class Verbs:
     async def _tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.Task]:
         if not request.queue and not request.task_id:
             raise Refusal(Code.INVALID_ARGUMENT, "give a queue or ids of tasks")
-        limit = _count("limit", request.limit) or _MOST
-        ids = tuple(text("id", one) for one in request.task_id)
+        limit = min(_count("limit", request.limit) or _MOST, _MOST)
+        ids = _few("task_id", [text("id", one) for one in request.task_id])
         queue = queue_name(request.queue) if request.queue else None
-        # A store takes ids or a queue.
-        select = Select(queue=None if ids else queue, ids=ids, limit=None, values=not request.omit_values)
-        if not ids and not request.claimant_id:
-            select = replace(select, limit=min(limit, _MOST))
         if queue is not None:
             await need(caller, [("read", queue)])
-        mine, now, shown = session_of(caller.claimant(request.claimant_id)), self._clock(), 0
+        mine, now = session_of(caller.claimant(request.claimant_id)), self._clock()
+        # A store takes ids or a queue. Of the tasks of a claimant, only the first of the queue are looked at.
+        select = Select(
+            queue=None if ids else queue,
+            ids=ids,
+            limit=None if ids else _MOST if mine else limit,
+            values=not request.omit_values,
+        )
         rows = await self._store.apply(select)
-        names = {row.queue for row in rows} if queue is None else {queue}
-        readable = await _readable(caller, names)
-        for row in rows:
-            is_asked_for = row.queue in readable
-            if is_asked_for and (not mine or row.session == mine or not row.is_held(now)) and shown < limit:
-                shown += 1
-                inserter = None if row.version else self._inserters.get(row.id)
-                yield task_of(row, claimant=inserter, value=not request.omit_values)
+        readable = await _readable(caller, {row.queue for row in rows} if queue is None else {queue})
+        fit = [
+            row
+            for row in rows
+            if row.queue in readable and (not mine or row.session == mine or not row.is_held(now))
+        ]
+        for row in fit[:limit]:
+            inserter = None if row.version else self._inserters.get(row.id)
+            yield shown(row, inserter=inserter, value=not request.omit_values)
 
     async def queues(self, request: pb.QueuesRequest, caller: Caller) -> pb.QueuesResponse:
         """The queues that have tasks, with the number of their tasks."""
@@ -257,7 +277,8 @@ class Verbs:
         limit = min(_count("limit", request.limit) or _MOST, _MOST)
         # Those that the caller may not read don't count.
         asked = limit if isinstance(caller, Anybody) else None
-        found = await self._store.apply(Count(tuple(request.match_exact), tuple(request.match_prefix), asked))
+        names, prefixes = _few("match_exact", request.match_exact), _few("match_prefix", request.match_prefix)
+        found = await self._store.apply(Count(names, prefixes, asked))
         readable = await _readable(caller, {one.name for one in found})
         return [one for one in found if one.name in readable][:limit]
 
@@ -293,19 +314,37 @@ def _insert(data: pb.TaskData) -> Insert:
     return insert(data.queue, None, id=data.id or None)._replace(
         json=json_of(data.value),
         at=None if data.by_ms else at_of(data.at_ms),
-        delay=max(0, data.by_ms) * MILLISECOND,
-        attempt=_count("attempt", data.attempt),
-        error=data.err,
+        delay=max(0, span_of(data.by_ms)),
+        attempt=_attempt(data.attempt),
+        error=error_text(data.err),
     )
 
 
-def _ordinary(range_: Range, tasks: tuple[tuple[int, str], ...]) -> Finished:
-    """Give back a range as ordinary tasks, with the ids that they have."""
-    again = (
-        Failed(number, Insert(range_.queue, value, f"plain-{range_.part}-{number}"))
-        for number, value in tasks
-    )
-    return Finished(range_, tuple(again))
+def _of_change(change: Change, queue: str) -> set[Wanted]:
+    """What a change of a task in this queue needs."""
+    if change.queue in (None, queue):
+        return {("change", queue)}
+    return {("delete", queue), ("insert", change.queue or "")}
+
+
+def _few(what: str, texts: Iterable[str]) -> tuple[str, ...]:
+    """Texts to look for, checked.
+
+    Raises:
+        Refusal: there are too many, or one can't be in a store.
+    """
+    found = tuple(texts)
+    if len(found) > MAX_ROWS or not all(one.isprintable() for one in found):
+        raise Refusal(
+            Code.INVALID_ARGUMENT, f"{what} has more than {MAX_ROWS} entries, or one with control characters"
+        )
+    return found
+
+
+def _attempt(value: int) -> int:
+    if not 0 <= value <= _MAX_ATTEMPT:
+        raise Refusal(Code.INVALID_ARGUMENT, f"attempt={value} is out of range: give 0 to {_MAX_ATTEMPT:,}")
+    return value
 
 
 def _count(what: str, value: int) -> int:
@@ -331,7 +370,7 @@ def _dependency(error: DependencyError, request: pb.ModifyRequest) -> Refusal:
     asked |= {change.old_id.id: change.old_id for change in request.changes}
     new = {one.id: pb.TaskID(id=one.id, queue=one.queue) for one in request.inserts}
     details = [
-        pb.ModifyDep(type=pb.DETAIL, msg=str(error)),
+        pb.ModifyDep(type=pb.DETAIL, msg=f"{error}"[:_TOLD]),
         *detail(pb.INSERT, error.inserts, new),
         *detail(pb.CHANGE, error.changes, asked),
         *detail(pb.DELETE, error.deletes, asked),

@@ -16,66 +16,70 @@ from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL
 from intervalq.tasks._session.waking import AGAIN
 from intervalq.tasks._spec.ids import new_id
-from intervalq.tasks.rules import SECOND, Beat, Begin, End, Row, Session, Work
+from intervalq.tasks.rules import SECOND, Beat, Begin, Count, End, Row, Session, Work
 from intervalq.tasks.store import TaskStore, Waking
 
 log: Final = logging.getLogger("intervalq")
 
 _BEAT: Final = 5.0
 """Seconds between two heartbeats of the service's session, which claims nothing and is only woken."""
+_FEW: Final = 4
+"""Up to so many lines are looked at one by one; of more, the store is asked once which have tasks."""
+
+Line = tuple[str, ...]
+"""The queues that its waiters wait for, sorted."""
 
 
 class Waiter:
     """A client that waits for a task of some queues."""
 
-    def __init__(
-        self,
-        queues: tuple[str, ...],
-        claim: Callable[[], Awaitable[Row | None]],
-        give_back: Callable[[Row], Awaitable[None]],
-    ) -> None:
-        self.queues = queues
-        self.claim, self.give_back = claim, give_back
+    def __init__(self, line: Line, claim: Callable[[], Awaitable[Row | None]]) -> None:
+        self.line = line
+        self.claim = claim
+        """Claims a task for the client; None: there is none now."""
         self.row: Row | None = None
-        self.error: IntervalqError | None = None
+        self.error: Exception | None = None
         self.over = anyio.Event()
 
 
 class Waiting:
     """All waiting clients of a service, first come, first served for the same queues."""
 
-    def __init__(self, store: TaskStore) -> None:
+    def __init__(self, store: TaskStore, give_back: Callable[[Row], Awaitable[None]]) -> None:
+        """`give_back` frees a task that was claimed for a client which has gone away."""
         self._store = store
-        self._lines: dict[tuple[str, ...], deque[Waiter]] = {}
+        self._give_back = give_back
+        self._lines: dict[Line, deque[Waiter]] = {}
+        self._of_queue: dict[str, set[Line]] = {}
+        self._due: dict[Line, None] = {}  # the lines to look at, in order
+        self._sweeps = True  # whether any line may have a task
         self._session = new_id()
         self._news = anyio.Event()
         self._hears = False
         self._closed = False
 
-    async def wait(
-        self,
-        queues: tuple[str, ...],
-        claim: Callable[[], Awaitable[Row | None]],
-        give_back: Callable[[Row], Awaitable[None]],
-    ) -> Row:
+    async def wait(self, queues: Iterable[str], claim: Callable[[], Awaitable[Row | None]]) -> Row:
         """Wait until there is a task.
 
         Args:
             queues: where it may be.
             claim: claims a task for the client; None: there is none now.
-            give_back: frees a task that was claimed while the client went away.
 
         Raises:
             Refusal: the service stops.
-            IntervalqError: `claim` has failed.
+            Exception: `claim` has failed.
         """
-        waiter = Waiter(queues, claim, give_back)
+        waiter = Waiter(tuple(sorted({*queues})), claim)
         if self._closed:
             raise _stops()
-        self._lines.setdefault(queues, deque()).append(waiter)
-        self.notify(queues)
+        self._join(waiter)
         try:
             await waiter.over.wait()
+        except BaseException:  # the client has gone
+            if waiter.row is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._back(waiter.row)
+            raise
         finally:
             self._leave(waiter)
         if waiter.error is not None:
@@ -86,8 +90,10 @@ class Waiting:
 
     def notify(self, queues: Iterable[str]) -> None:
         """Note that there may be something in these queues."""
-        if not set(queues).isdisjoint(queue for line in self._lines for queue in line):
-            self._news.set()
+        for queue in queues:
+            for line in self._of_queue.get(queue, ()):
+                self._due[line] = None
+                self._news.set()
 
     def close(self) -> None:
         """End every wait: the service is about to stop, and clients find another one."""
@@ -98,7 +104,7 @@ class Waiting:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Serve those who wait, until cancelled; ready once the store has answered."""
-        await self._store.apply(Begin(Session(self._session, expiry=6 * int(_BEAT * SECOND))))
+        await self._begin()
         task_status.started()
         try:
             async with anyio.create_task_group() as group:
@@ -109,12 +115,26 @@ class Waiting:
             with anyio.move_on_after(1, shield=True), suppress(IntervalqError):
                 await self._store.apply(End(self._session))
 
+    def _join(self, waiter: Waiter) -> None:
+        self._lines.setdefault(waiter.line, deque()).append(waiter)
+        for queue in waiter.line:
+            self._of_queue.setdefault(queue, set()).add(waiter.line)
+        self._due[waiter.line] = None
+        self._news.set()
+
     def _leave(self, waiter: Waiter) -> None:
-        line = self._lines.get(waiter.queues)
-        if line is not None and waiter in line:
-            line.remove(waiter)
-            if not line:
-                del self._lines[waiter.queues]
+        line = self._lines.get(waiter.line)
+        if line is None or waiter not in line:
+            return
+        line.remove(waiter)
+        if line:
+            return
+        del self._lines[waiter.line]
+        for queue in waiter.line:
+            lines = self._of_queue[queue]
+            lines.discard(waiter.line)
+            if not lines:
+                del self._of_queue[queue]
 
     async def _serve(self) -> None:
         pause = FIRST_POLL
@@ -122,49 +142,65 @@ class Waiting:
             while not self._lines:
                 await self._news.wait()
                 self._news = anyio.Event()
-            # First idle, then a look: what comes in between wakes the session.
-            with suppress(IntervalqError):
-                await self._idle()
             served = False
-            for queues in list(self._lines):
-                served |= await self._serve_line(queues)
+            with suppress(IntervalqError):
+                # First idle, then a look: what comes in between wakes the session.
+                await self._idle()
+                due, self._due = self._due, {}
+                sweeps, self._sweeps = self._sweeps, False
+                for line in dict.fromkeys([*due, *(await self._ready() if sweeps else ())]):
+                    served |= await self._serve_line(line)
             pause = FIRST_POLL if served else min(pause * 2, LAST_POLL)
             with anyio.move_on_after(CHECK if self._hears else pause):
                 await self._news.wait()
             if self._news.is_set():
                 pause = FIRST_POLL
                 self._news = anyio.Event()
+            else:
+                self._sweeps = True
+
+    async def _ready(self) -> list[Line]:
+        """The lines that may have a task."""
+        if len(self._lines) <= _FEW:
+            return list(self._lines)
+        ready = {one.name for one in await self._store.apply(Count(tuple(self._of_queue))) if one.ready}
+        return [line for line in self._lines if not ready.isdisjoint(line)]
 
     async def _idle(self) -> None:
         if not self._hears:
             return
-        queues = tuple(dict.fromkeys(queue for line in self._lines for queue in line))
-        worked = await self._store.apply(Work(self._session, queues=queues, idle=True))
-        if not worked.alive:
-            await self._store.apply(Begin(Session(self._session, expiry=6 * int(_BEAT * SECOND))))
-            await self._store.apply(Work(self._session, queues=queues, idle=True))
+        work = Work(self._session, queues=tuple(self._of_queue), idle=True)
+        if not (await self._store.apply(work)).alive:
+            await self._begin()
+            await self._store.apply(work)
 
-    async def _serve_line(self, queues: tuple[str, ...]) -> bool:
+    async def _begin(self) -> None:
+        await self._store.apply(Begin(Session(self._session, expiry=6 * int(_BEAT * SECOND))))
+
+    async def _serve_line(self, line: Line) -> bool:
         """Claim for those who wait for these queues while there is something; returns whether there was."""
         served = False
-        while line := self._lines.get(queues):
-            waiter = line[0]
+        while waiters := self._lines.get(line):
+            waiter = waiters[0]
             try:
                 row = await waiter.claim()
-            except IntervalqError as error:
+            except Exception as error:  # noqa: BLE001 - it is that of one client, and is raised there
                 waiter.error = error
             else:
                 if row is None:
                     break
                 served = True
-                if waiter not in self._lines.get(queues, ()):
-                    with suppress(IntervalqError):  # then it is free when the time of the claim is up
-                        await waiter.give_back(row)
+                if waiter not in self._lines.get(line, ()):
+                    await self._back(row)
                     continue
                 waiter.row = row
             self._leave(waiter)
             waiter.over.set()
         return served
+
+    async def _back(self, row: Row) -> None:
+        with suppress(IntervalqError):  # then it is free when the time of the claim is up
+            await self._give_back(row)
 
     async def _hear(self) -> None:
         store = self._store
@@ -173,6 +209,7 @@ class Waiting:
                 async with store.wakeups(self._session) as woken:
                     self._hears = True
                     while True:
+                        self._sweeps = True
                         self._news.set()
                         await woken()
             except UnsupportedOperation:

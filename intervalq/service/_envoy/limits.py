@@ -78,7 +78,7 @@ def _limit(where: str, table: Any, store: str | None) -> Limit:  # noqa: ANN401 
     match, key = table["match"], table.get("key")
     if not isinstance(match, dict) or not match or not all(isinstance(one, str) for one in match.values()):
         raise InvalidOption(f"{where}: match names the entries of a descriptor, each with its value or '*'")
-    if key is not None and match.get(key) != _ANY:
+    if key is not None and (not isinstance(key, str) or match.get(key) != _ANY):
         raise InvalidOption(f"{where}: key={short(key)} is no entry of match whose value is '*'")
     options = {name: table[name] for name in ("rate", "each", "limits", "burst") if name in table}
     try:

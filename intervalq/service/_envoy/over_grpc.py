@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import anyio
@@ -52,6 +52,8 @@ _Wanted = tuple[float, IntervalQueue | None, int]
 
 
 def _wanted(limits: Sequence[Limit], request: pb.RateLimitRequest) -> list[_Wanted]:
+    if len(request.descriptors) > _MOST_DESCRIPTORS:
+        raise Refusal(Code.INVALID_ARGUMENT, f"a request has at most {_MOST_DESCRIPTORS} descriptors")
     wanted: list[_Wanted] = []
     for descriptor in request.descriptors:
         entries = {entry.key: entry.value for entry in descriptor.entries}
@@ -68,35 +70,60 @@ def _wanted(limits: Sequence[Limit], request: pb.RateLimitRequest) -> list[_Want
 
 _MOST: Final = 1_000
 """The highest cost of a job in slots."""
+_MOST_DESCRIPTORS: Final = 16
 
 
 async def _answer(wanted: Sequence[_Wanted]) -> pb.RateLimitResponse:
-    """Wait for the slots of all descriptors together."""
-    waits: list[float | None] = [None] * len(wanted)
+    """Wait for the slots of all descriptors together.
+
+    Of several, none is taken if one would come too late, as far as the quotes tell.
+    """
+    several = sum(queue is not None for _, queue, _ in wanted) > 1
+    late = await _of_each(_quoted, wanted) if several else {}
+    late = late or await _of_each(_taken, wanted)
+    response = pb.RateLimitResponse(overall_code=_OVER if late else _OK)
+    for number in range(len(wanted)):
+        status = response.statuses.add(code=_OVER if number in late else _OK)
+        if number in late:
+            status.duration_until_reset.FromMilliseconds(math.ceil(late[number] * 1_000))
+    if late:
+        response.response_headers_to_add.add(key="retry-after", value=str(math.ceil(max(late.values()))))
+    return response
+
+
+async def _of_each(
+    step: Callable[[float, IntervalQueue, int], Awaitable[float | None]], wanted: Sequence[_Wanted]
+) -> dict[int, float]:
+    """Do a step for all descriptors that have a limit; returns for how long those that come too late wait."""
+    late: dict[int, float] = {}
     errors: list[IntervalqError] = []
 
-    async def take(number: int, wait: float, queue: IntervalQueue, cost: int) -> None:
+    async def do(number: int, wait: float, queue: IntervalQueue, cost: int) -> None:
         try:
-            async with queue.try_slot(within=wait, cost=cost):
-                pass
-        except SlotTimeout as late:
-            waits[number] = late.retry_after or 0.0
+            if (comes := await step(wait, queue, cost)) is not None:
+                late[number] = comes
         except IntervalqError as error:
             errors.append(error)
 
     async with anyio.create_task_group() as group:
         for number, (wait, queue, cost) in enumerate(wanted):
             if queue is not None:
-                group.start_soon(take, number, wait, queue, cost)
+                group.start_soon(do, number, wait, queue, cost)
     if errors:
         raise errors[0]
-    response = pb.RateLimitResponse(overall_code=_OK)
-    for late in waits:
-        status = response.statuses.add(code=_OK if late is None else _OVER)
-        if late is not None:
-            status.duration_until_reset.FromMilliseconds(math.ceil(late * 1_000))
-    longest = max((late for late in waits if late is not None), default=None)
-    if longest is not None:
-        response.overall_code = _OVER
-        response.response_headers_to_add.add(key="retry-after", value=str(math.ceil(longest)))
-    return response
+    return late
+
+
+async def _quoted(wait: float, queue: IntervalQueue, cost: int) -> float | None:
+    """In how many seconds a slot would come, if that is too late."""
+    quoted = await queue.quote(cost)
+    return quoted if quoted is not None and quoted > wait else None
+
+
+async def _taken(wait: float, queue: IntervalQueue, cost: int) -> float | None:
+    """Take a slot; or, if it would come too late, in how many seconds to ask again."""
+    try:
+        async with queue.try_slot(within=wait, cost=cost):
+            return None
+    except SlotTimeout as late:
+        return late.retry_after or 0.0

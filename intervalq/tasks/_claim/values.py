@@ -124,7 +124,7 @@ def encode(value: object, form: Form = USUAL, what: str = "a task's value") -> s
         raise InvalidTask(
             f"{what} must be JSON (None, bool, finite numbers, str, list, dict): {error}"
         ) from error
-    if written.count("[") + written.count("{") > _MAX_DEPTH and _depth(written) > _MAX_DEPTH:
+    if written.count("[") + written.count("{") > _MAX_DEPTH and depth(written) > _MAX_DEPTH:
         raise InvalidTask(
             f"{what} has lists or dicts nested deeper than {_MAX_DEPTH}: keep it elsewhere and put "
             "its name into the task"
@@ -142,7 +142,7 @@ def encode(value: object, form: Form = USUAL, what: str = "a task's value") -> s
     return written
 
 
-def _depth(written: str) -> int:
+def depth(written: str) -> int:
     """The deepest nesting of lists and dicts in JSON text."""
     depth = most = 0
     for mark in _BRACKET.findall(written):  # strings are matched, too, because they may contain brackets

@@ -1,0 +1,102 @@
+"""Claims of tasks for clients: what a client doesn't get is given back, what can't be shown is put away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final
+
+from intervalq.errors import IntervalqError
+from intervalq.service._entroq import entroq_pb2 as pb
+from intervalq.service._entroq.claimants import Claimants
+from intervalq.service._entroq.model import task_of
+from intervalq.service._refusal import Refusal
+from intervalq.tasks._spec.outcome import dead_queue
+from intervalq.tasks.rules import Change, Failed, Finished, Insert, Range, Row, Work
+from intervalq.tasks.store import TaskStore
+
+log: Final = logging.getLogger("intervalq")
+
+
+class Claims:
+    """Claims in a store."""
+
+    def __init__(self, store: TaskStore, claimants: Claimants) -> None:
+        self._store = store
+        self._claimants = claimants
+        self._left: set[asyncio.Task[None]] = set()
+
+    async def claim(self, claimant: str, queues: tuple[str, ...], lease: int) -> Row | None:
+        """Claim a task for a claimant; None: there is none now.
+
+        The store is asked in a task of its own: if the client goes away meanwhile, what it would have got is
+        given back, instead of being claimed until the lease ends.
+        """
+        asked = asyncio.ensure_future(self._claim(claimant, queues, lease))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            left = asyncio.ensure_future(self._unwanted(asked))
+            self._left.add(left)
+            left.add_done_callback(self._left.discard)
+            raise
+
+    async def give_back(self, row: Row) -> None:
+        """Free a claimed task."""
+        await self._store.apply(Work(row.session or "", settled=(Change(row.id, row.version, delay=0),)))
+
+    async def aclose(self) -> None:
+        """Await what is still to be given back."""
+        if self._left:
+            await asyncio.wait([*self._left], timeout=1)
+
+    async def _unwanted(self, asked: asyncio.Future[Row | None]) -> None:
+        with suppress(IntervalqError):  # then it is free when the lease ends
+            row = await asked
+            if row is not None:
+                await self.give_back(row)
+
+    async def _claim(self, claimant: str, queues: tuple[str, ...], lease: int) -> Row | None:
+        session = await self._claimants.session(claimant)
+        work = Work(session, queues=queues, limit=1, lease=lease)
+        while True:
+            worked = await self._store.apply(work)
+            if not worked.alive:
+                await self._claimants.session(claimant, again=True)
+            elif worked.ranges:  # plain tasks, which have no versions: they become ordinary ones
+                finished = tuple(_ordinary(*part) for part in worked.ranges)
+                await self._store.apply(Work(session, finished=finished))
+            elif not worked.claimed:
+                return None
+            elif await self._can_be_shown(worked.claimed[0]):
+                return worked.claimed[0]
+
+    async def _can_be_shown(self, row: Row) -> bool:
+        """Whether the protocol can carry a task. One that it can't is moved to the dead-letter queue."""
+        try:
+            task_of(row)
+        except (Refusal, ValueError) as error:
+            log.warning("task %s of %s is dead: %s", row.id, row.queue, error)
+            change = Change(row.id, row.version, queue=dead_queue(row.queue), error=str(error))
+            await self._store.apply(Work(row.session or "", settled=(change,)))
+            return False
+        return True
+
+
+def shown(row: Row, *, inserter: str | None = None, value: bool = True) -> pb.Task:
+    """A task in a list; without its value, if the protocol can't carry that."""
+    try:
+        return task_of(row, claimant=inserter, value=value)
+    except (Refusal, ValueError) as error:
+        bare = row._replace(attempt=min(row.attempt, 2**31 - 1), claims=min(row.claims, 2**31 - 1))
+        return task_of(bare._replace(error=row.error or str(error)), claimant=inserter, value=False)
+
+
+def _ordinary(range_: Range, tasks: tuple[tuple[int, str], ...]) -> Finished:
+    """Give back a range as ordinary tasks, with the ids that they have."""
+    again = (
+        Failed(number, Insert(range_.queue, value, f"plain-{range_.part}-{number}"))
+        for number, value in tasks
+    )
+    return Finished(range_, tuple(again))
