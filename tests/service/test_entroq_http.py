@@ -20,7 +20,6 @@ from entroq.json import EntroQJSON
 
 from intervalq.service import Addresses
 from intervalq.service._entroq.waiting import Waiter, Waiting
-from intervalq.tasks import Tasks
 
 
 @pytest.fixture
@@ -86,26 +85,28 @@ async def test_a_published_worker_does_all_tasks(published: EntroQJSON, queue: s
 
 
 async def test_a_client_that_goes_away_claims_nothing(
-    published: EntroQJSON, store_url: str, queue: str, monkeypatch: pytest.MonkeyPatch
+    published: EntroQJSON, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service knows that it has gone before the next client, which came later, gets the task."""
-    left: list[tuple[str, ...]] = []
-    leave = Waiting._leave
+    joined, left = anyio.Event(), anyio.Event()
+    join, leave = Waiting._join, Waiting._leave
 
     def noted(self: Waiting, waiter: Waiter) -> None:
-        leave(self, waiter)
-        left.append(waiter.line)
+        join(self, waiter)
+        joined.set()
 
-    monkeypatch.setattr(Waiting, "_leave", noted)
+    def noted_too(self: Waiting, waiter: Waiter) -> None:
+        leave(self, waiter)
+        left.set()
+
+    monkeypatch.setattr(Waiting, "_join", noted)
+    monkeypatch.setattr(Waiting, "_leave", noted_too)
     gone = published.as_claimant("gone")
     async with anyio.create_task_group() as group:
         group.start_soon(gone.claim, queue)
-        async with Tasks(store_url) as tasks:
-            while "entroq:gone" not in {one.id for one in await tasks.sessions()}:
-                await anyio.sleep(0.01)
+        await joined.wait()
         group.cancel_scope.cancel()
-    while not left:
-        await anyio.sleep(0.01)
+    await left.wait()
     await published.modify(Modification(Modification.inserting(TaskData(queue))))
     task = await published.claim(queue)
     assert (task.version, task.claims, task.claimant) == (1, 1, published.claimant_id)
