@@ -284,9 +284,9 @@ async def test_who_could_end_kept_tasks_still_can_after_an_administrators_upgrad
     for kind, names in rights.items():
         sql(postgres, f'grant {names} on all {kind} in schema intervalq to "{role}"')
     sql(postgres, statements("tasks"))
-    netloc = urlsplit(postgres).netloc.replace("postgres@", f"{quote(role)}@")
+    mine = postgres.replace("postgres@", f"{quote(role)}@")
     try:
-        async with aclosing(PostgresTaskStore(urlunsplit(urlsplit(postgres)._replace(netloc=netloc)))) as store:
+        async with aclosing(PostgresTaskStore(mine)) as store:
             await store.apply(Modify(inserts=(Insert("own", "1", "own", keep_for=DAY),)), NOW + 1)
             (row,) = (await store.apply(Work("old", queues=("own",), limit=1), NOW + 1)).claimed
             done = Delete("own", row.version, Kept(0, "1"))
