@@ -15,16 +15,12 @@ import pytest
 
 from intervalq import IntervalQueue
 from intervalq._keys.places import Places
-from intervalq._keys.store import KeyStore
-from intervalq._keys.view import CommonView
 from intervalq._shard import dispatcher
 from intervalq._shard.settlements import Issued
-from intervalq.rules import Advance, Limit, Settings, Settled, Slot, State
+from intervalq.rules import Limit, Settings, Settled, Slot, State
 from intervalq.testing import virtual
 from intervalq.testing.virtual import VirtualLoop
-from keyed_window_oracle import Records
 from keyed_world import FarPairs, Log, run
-from simulation.messages import result_of
 
 Ts = TypeVarTuple("Ts")
 
@@ -152,31 +148,3 @@ def test_places_of_a_request_without_an_answer_are_not_refunded() -> None:
     places.doubt()
     places.unused(Slot(1, 1_000, 1, (30,)), 0)
     assert places.refunds(record(5, 0, TOKENS)) == ()
-
-
-def test_places_of_a_lapsed_record_of_a_key_are_none_of_the_new_tickets() -> None:
-    """The new tickets have the same numbers; what jobs of the old ones took counts on."""
-    records, limits = Records(), (Limit(1_000, 3_600_000_000, "tokens"),)
-    common, settings = Settings(1_000, limits=limits), Settings(1_000, ephemeral=True, limits=limits)
-    options: dict[str, Any] = {"own_pace": False, "weight": 1, "view": CommonView(), "on_mismatch": "adopt"}
-    store, generation = KeyStore(records, "q", common, **options), None
-    for nonce in ("old", "new"):
-        slots: list[Slot] = []
-        for take in (4, 0, 0, 0, 0, 0):
-            command = Advance(
-                settings=settings, generation=generation, nonce=nonce, slots=tuple(slots[:1]), take=take,
-                units=((100,),) * take,
-            )  # fmt: skip
-            answer = result_of(store.apply("q:a", command, None))
-            assert answer.state is not None
-            generation = answer.state.generation
-            slots += [slot._replace(units=(100,)) for slot in answer.taken]
-            slots = slots[answer.begun + len(answer.granted) :]
-            records.now += 1_000
-        assert generation == nonce
-        assert slots == []
-        records.now += 600_000_000
-    counted = records.states["q"]
-    assert counted is not None
-    ((used, ahead),) = counted.usage
-    assert sum(units for _, units, *_ in (*used, *ahead)) == 800, "eight jobs of 100 tokens began"
