@@ -17,6 +17,7 @@ from intervalq import keyed
 from intervalq._keys import each, limits, store
 from intervalq._keys.places import Places
 from intervalq._keys.store import KeyStore
+from intervalq._keys.view import CommonView
 from intervalq._queue import options
 from intervalq._spec import windows
 from intervalq._spec.keys import fixed
@@ -24,7 +25,9 @@ from intervalq.keyed import Common
 from intervalq.rules import FOREVER, Advance, Command, Limit, Settings, Settled, Slot, State, Usage
 from intervalq.testing.virtual import Stuck
 from keyed_schedules import verdict
-from keyed_window_oracle import run
+from keyed_window_oracle import Records, run
+from simulation.messages import result_of
+from window_oracle import SECOND
 
 _ASKING: Final = keyed._asking
 _FIXED_CELL: Final = windows.fixed_cell
@@ -46,6 +49,40 @@ _WINDOWS_OF: Final = windows.windows_of
 def exceeded(seed: int) -> list[str]:
     """The limits that one run of the oracle exceeded."""
     return run(seed).over()
+
+
+def lapsed(seed: int) -> list[str]:
+    """What the common limit doesn't count of a key's jobs, which begin before and after its record lapsed.
+
+    The tickets of the new record have the same numbers.
+    """
+    records, took = Records(), (100 + seed,)
+    limits = (Limit(10 * took[0], 3_600 * SECOND, "tokens"),)
+    keys = KeyStore(
+        records, "q", Settings(1_000, limits=limits), own_pace=False, weight=1, view=CommonView(),
+        on_mismatch="adopt",
+    )  # fmt: skip
+    settings, generation = Settings(1_000, ephemeral=True, limits=limits), None
+    for nonce in ("old", "new"):
+        slots: list[Slot] = []
+        for take in (4, 0, 0, 0, 0, 0):
+            command = Advance(
+                settings=settings, generation=generation, nonce=nonce, slots=tuple(slots[:1]), take=take,
+                units=(took,) * take,
+            )  # fmt: skip
+            answer = result_of(keys.apply("q:a", command, None))
+            assert answer.state is not None
+            generation = answer.state.generation
+            slots += [slot._replace(units=took) for slot in answer.taken]
+            slots = slots[answer.begun + len(answer.granted) :]
+            records.now += 1_000
+        assert (generation, slots) == (nonce, [])
+        records.now += 600 * SECOND
+    common = records.states["q"]
+    assert common is not None
+    ((used, ahead),) = common.usage
+    counted = sum(units for _, units, *_ in (*used, *ahead))
+    return [] if counted == 8 * took[0] else [f"{counted} units count of eight jobs of {took[0]}"]
 
 
 class Bug(NamedTuple):
@@ -201,6 +238,9 @@ BUGS: Final = {
     ),
     "what nobody uses is refunded twice": Bug(
         _LIMIT, 16, Places, "refunds", _refunded_twice, exceeded
+    ),
+    "tickets have the places of those of a record that is gone": Bug(
+        _LIMIT, 0, KeyStore, "_is_anew", lambda *_: False, lapsed
     ),
 }  # fmt: skip
 

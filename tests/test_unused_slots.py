@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextvars import Context
+from dataclasses import replace
 from typing import Any, TypeVarTuple
 from unittest import mock
 
@@ -110,6 +111,16 @@ def test_what_was_counted_by_other_limits_is_not_refunded() -> None:
     issued = Issued()
     issued.took([4], [4], 4, record(3, 0, TOKENS))
     assert issued.refundable(Slot(4, 4_000, 1, (30,)), record(5, 2, (*TOKENS, Limit(5, 1_000)))) is None
+
+
+def test_a_grant_of_a_record_that_is_gone_is_none_of_a_new_one() -> None:
+    """Its tickets have the same numbers: ticket 4 was granted in the old one, and revoked in the new one."""
+    issued = Issued()
+    issued.took([4], [4], 4, record(4, 0, TOKENS))
+    new, revoked = (replace(record(3, through, TOKENS), generation="new") for through in (0, 4))
+    issued.took([1], [], 1, new)
+    issued.took([4], [], 4, new)
+    assert issued.refundable(Slot(4, 4_000, 1, (30,)), revoked) is None
 
 
 def test_a_place_that_another_one_replaced_is_refunded_unless_the_step_took_it_back() -> None:

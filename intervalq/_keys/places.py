@@ -31,6 +31,10 @@ class Places:
         self.known, self._granted, self._unused, self._lags = {}, {}, [], {}
         self._doubtful = set()
 
+    def forget_tickets(self) -> None:
+        """Forget which tickets have them, because the key's record is gone: others get the same numbers."""
+        self.known, self._granted = {}, {}
+
     def doubt(self) -> None:
         """Note that no answer came to a request about the known places."""
         self._doubtful |= {place.ticket for place in self.known.values()}

@@ -69,6 +69,7 @@ class KeyStore:
         self._agrees = False  # whether handle and common record have the same settings, given or adopted
         self._places = Places()
         self._generation: str | None = None  # the generation of the common record that has these slots
+        self._own: str | None = None  # that of the key's record, whose tickets have them
         self._heard: State | None = None  # the common record of the last answer
         self._placed: tuple[str, int, int] | None = None  # changes when the key is set back or uses a place
         self._late_total = 0  # `late_total` of the common record at that moment
@@ -248,15 +249,17 @@ class KeyStore:
         """Remember the places of slots that may be asked for again."""
         if known.release:
             self._places.known.clear()
+        is_anew = self._is_anew(made.answer)
         if not isinstance(command, Advance):
             return
         generation = None if made.common is None else made.common.generation
         places = dict(made.places)
-        if known.generation != generation:  # the listed slots belong to a record that is gone
-            self._places.forget()
+        if known.generation != generation or is_anew:  # the listed slots belong to a record that is gone
             places = dict([place for place in made.places if place not in known.places])
         elif command.settings is not None:
             self._places.replaced(command.slots, places, command.settings.own)
+        if known.generation != generation:
+            self._places.forget()
         # A slot that is granted late is requested again together with the granted ones behind it.
         first = 0
         if command.slots:
@@ -266,6 +269,15 @@ class KeyStore:
         if made.common is not None:
             self._places.learn(places, first, made.common)
         self._generation = generation
+
+    def _is_anew(self, answer: Answer) -> bool:
+        """Whether the key's record isn't the last one any more, whose tickets are forgotten then."""
+        own = None if answer.state is None else answer.state.generation
+        if own == self._own or (answer.refused and own is None):
+            return False
+        self._own = own
+        self._places.forget_tickets()
+        return True
 
     def _follow(self, made: KeyedAnswer) -> None:
         """Note whether the key is held, and what the late grants to others add up to at its last place."""

@@ -118,13 +118,13 @@ class Issued:
     def __init__(self) -> None:
         self._lags: dict[int, int] = {}
         self._granted: set[int] = set()
-        self._limits: tuple[Limit, ...] = ()
+        self._counted: tuple[str, tuple[Limit, ...]] | None = None  # by these limits of this record
 
     def took(self, tickets: Sequence[int], granted: Iterable[int], first: int, state: State) -> None:
         """Note new tickets, which of all are granted, and the first that may still be used or left unused."""
-        if state.settings.limits != self._limits:  # what was counted before is counted differently now
-            self._lags, self._granted, self._limits = {}, set(), state.settings.limits
-        if not self._limits:
+        if _counted(state) != self._counted:  # what was counted before is counted differently now, or gone
+            self._lags, self._granted, self._counted = {}, set(), _counted(state)
+        if not state.settings.limits:
             return
         self._lags = {ticket: lag for ticket, lag in self._lags.items() if ticket >= first}
         self._lags |= dict.fromkeys(tickets, state.lag)
@@ -132,9 +132,14 @@ class Issued:
 
     def refundable(self, slot: Slot, state: State) -> Settled | None:
         """The slot as `Settled` has it; None: it isn't refunded."""
-        lag = self._lags.pop(slot.ticket, None) if state.settings.limits == self._limits else None
+        lag = self._lags.pop(slot.ticket, None) if _counted(state) == self._counted else None
         counts = slot.ticket in self._granted or state.revoked_through < slot.ticket <= state.current
         return None if lag is None or not counts else Settled(slot.due, lag, ())
+
+
+def _counted(state: State) -> tuple[str, tuple[Limit, ...]]:
+    """What counts the tickets of a record: another record has other tickets with the same numbers."""
+    return state.generation, state.settings.limits
 
 
 def patience(limits: Sequence[Limit]) -> int:

@@ -13,6 +13,7 @@ import pytest
 from intervalq.tasks.rules import (
     DAY,
     DONE,
+    FAILED,
     SECOND,
     Beat,
     Begin,
@@ -29,6 +30,7 @@ from intervalq_stores.postgres._task_statements import Asked
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from stores import postgres_sessions
 from stores.postgres_sessions import ME, sql
+from stores.watched import Watched
 
 url = postgres_sessions.url
 store = postgres_sessions.store
@@ -169,6 +171,45 @@ async def test_an_end_costs_no_more_after_many_have_waited(store: PostgresTaskSt
                 connection.execute(f"insert into intervalq.awaited {many}")
                 connection.execute("delete from intervalq.awaited")
     assert pages[2] < pages[1] + 100, pages
+
+
+async def test_with_and_without_a_limit_the_order_is_the_same(store: PostgresTaskStore) -> None:
+    """Also of what one statement wrote, in several slots."""
+    await store.apply(Begin(Session("s", expiry=60 * SECOND)))
+    for turn in range(2):
+        inserts = tuple(Insert("q", "1", f"{turn}{n}", keep_for=(n % 2 * 8 + 1) * DAY) for n in range(6))
+        await store.apply(Modify(inserts=inserts))
+        claimed = (await store.apply(Work("s", queues=("q",), limit=6))).claimed
+        await store.apply(Work("s", tuple(Delete(row.id, row.version, Kept(0, "1")) for row in claimed)))
+    latest = await store.apply(Outcomes(queue="q"))
+    assert [one.id[0] for one in latest] == ["1"] * 6 + ["0"] * 6
+    for limit in range(14):
+        for state in (None, DONE):
+            assert await store.apply(Outcomes(state=state, limit=limit)) == latest[:limit]
+    assert await store.apply(Outcomes(ids=tuple(one.id for one in latest))) == latest[::-1]
+
+
+async def test_a_look_by_state_reads_only_those_in_that_state(store: PostgresTaskStore, url: str) -> None:
+    """Each of 3,000 outcomes is of a statement of its own, as workers leave them that aren't busy."""
+    await done(store, "last", DAY, START)
+    columns = "slot, queue, state, json, result, attempts, errors, created, started, ended, host, pid, until"
+    sql(
+        url,
+        f"insert into intervalq.outcomes (id, number, together, {columns})"
+        " select g.id, nextval('intervalq.outcome_numbers'), array[g.id], o.* from"
+        f" (select gen_random_uuid() as id from generate_series(1, 3000)) as g, (select {columns} from"
+        " intervalq.outcomes) as o",
+    )
+    watched = Watched(url)
+    try:
+        for state, limit, found, pages in ((FAILED, 9, 0, 400), (DONE, 9, 9, 100), (None, 9, 9, 100)):
+            watched.plans.clear()
+            look = "select from intervalq.outcomes_of(null, null, %s, %s, %s)"
+            assert len(watched.connection.execute(look, [state, limit, START]).fetchall()) == found
+            assert watched.buffers() < pages
+            assert len(watched.plans) < 9
+    finally:
+        watched.connection.close()
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -273,6 +273,28 @@ async def test_what_fails_leaves_all_as_it_was(postgres: str, layout: int) -> No
         assert sql(postgres, "select number from intervalq.tasks_version") == [(layout,)]
         sql(postgres, "drop view mine")
         assert await _ordinary(store, NOW) == ROWS
+
+
+@pytest.mark.parametrize("layout", [6])
+async def test_who_could_end_kept_tasks_still_can_after_an_administrators_upgrade(postgres: str) -> None:
+    """Its role owns nothing, and has got the rights that the older layout needed."""
+    role = f"Ann's {secrets.token_hex(4)}"
+    sql(postgres, f'create role "{role}" login; grant usage on schema intervalq to "{role}"')
+    rights = {"tables": "select, insert, update, delete", "sequences": "usage", "functions": "execute"}
+    for kind, names in rights.items():
+        sql(postgres, f'grant {names} on all {kind} in schema intervalq to "{role}"')
+    sql(postgres, statements("tasks"))
+    mine = postgres.replace("postgres@", f"{quote(role)}@")
+    try:
+        async with aclosing(PostgresTaskStore(mine)) as store:
+            await store.apply(Modify(inserts=(Insert("own", "1", "own", keep_for=DAY),)), NOW + 1)
+            (row,) = (await store.apply(Work("old", queues=("own",), limit=1), NOW + 1)).claimed
+            done = Delete("own", row.version, Kept(0, "1"))
+            assert (await store.apply(Work("old", (done,)), NOW + 1)).lost == ()
+            (outcome,) = await store.apply(Outcomes(ids=("own",)), NOW + 1)
+            assert outcome.result == "1"
+    finally:
+        sql(postgres, f'drop owned by "{role}"; drop role "{role}"')
 
 
 @on_postgres

@@ -230,7 +230,7 @@ $$;
 
 
 -- intervalq.outcomes_of: `rules.Outcomes`; ids are UUIDs, null: all. Those of named tasks come in the order in which they
--- were written, others the last one first; what one statement wrote comes in the order of its rows.
+-- were written, others the last one first.
 create or replace function intervalq.outcomes_of(
     ids uuid[], q text, ended_as text, most bigint, now bigint
 ) returns table (
@@ -245,45 +245,49 @@ set enable_bitmapscan = off
 as $$
 declare
     slots constant smallint[] := array(select distinct p.slot from intervalq.outcome_periods p);
-    x record;
     n integer;
 begin
     now := intervalq._now(now);
-    if ids is not null or most is null then
+    if ids is not null then
         return query
             select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
                 o.created, o.started, o.ended, o.host, o.pid, o.until
             from intervalq.outcomes o
-            where o.slot = any (slots) and (ids is null or o.id = any (ids)) and o.until > now
+            where o.slot = any (slots) and o.id = any (ids) and o.until > now
                 and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
-            order by case when ids is null then -o.number else o.number end,
-                case when ids is null then -o.ended else o.ended end, o.ctid limit most;
+            order by o.number, o.ended, o.slot, o.ctid limit most;
+        return;
+    elsif most is null then
+        return query
+            select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
+                o.created, o.started, o.ended, o.host, o.pid, o.until
+            from intervalq.outcomes o
+            where o.slot = any (slots) and o.until > now
+                and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
+            order by o.number desc, o.ended desc, o.slot desc, o.ctid desc;
         return;
     end if;
-    for x in
-        select f.slot, f.number, f.together from intervalq.outcomes f
+    -- What one statement wrote ended in one state.
+    return query
+        select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
+            o.created, o.started, o.ended, o.host, o.pid, o.until
+        from intervalq.outcomes f cross join lateral (
+            select r.*, r.ctid as place from intervalq.outcomes r
+            where r.slot = f.slot and r.id = any (f.together) and r.number = f.number and r.until > now
+                and (q is null or r.queue = q)
+            order by r.ctid desc limit most
+        ) as o
         where f.slot = any (slots) and f.together is not null
-            and (q is null or f.queue = q or f.queues @> array[q])
-        order by f.number desc
-    loop
-        exit when most <= 0;
-        return query
-            select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
-                o.created, o.started, o.ended, o.host, o.pid, o.until
-            from intervalq.outcomes o
-            where o.slot = x.slot and o.id = any (x.together) and o.number = x.number and o.until > now
-                and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
-            order by o.ctid desc limit most;
-        get diagnostics n = row_count;
-        most := most - n;
-    end loop;
+            and (q is null or f.queue = q or f.queues @> array[q]) and (ended_as is null or f.state = ended_as)
+        order by f.number desc, f.slot desc, o.place desc limit most;
+    get diagnostics n = row_count;
     return query  -- of older versions
         select coalesce(o.own, o.id::text), o.queue, o.key, o.state, o.json, o.result, o.attempts, o.errors,
             o.created, o.started, o.ended, o.host, o.pid, o.until
         from intervalq.outcomes o
         where o.slot = any (slots) and o.number = 0 and o.until > now
             and (q is null or o.queue = q) and (ended_as is null or o.state = ended_as)
-        order by o.ended desc, o.ctid desc limit most;
+        order by o.ended desc, o.slot desc, o.ctid desc limit most - n;
 end
 $$;
 

@@ -351,7 +351,17 @@ create table if not exists intervalq.outcomes (
 ) partition by list (slot);
 create sequence if not exists intervalq.outcome_numbers;
 do $$
+declare
+    role text;
 begin
+    -- Older versions had no such sequence: who may write outcomes may number them.
+    for role in
+        select case when a.grantee = 0 then 'public' else a.grantee::regrole::text end
+        from pg_class c, aclexplode(c.relacl) a
+        where c.oid = 'intervalq.outcomes'::regclass and a.privilege_type = 'INSERT'
+    loop
+        execute format('grant usage on sequence intervalq.outcome_numbers to %s', role);
+    end loop;
     for n in 0 .. 29 loop
         execute format(
             'create table if not exists intervalq.outcomes_%s partition of intervalq.outcomes for values in (%s) '
