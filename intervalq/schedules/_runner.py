@@ -43,8 +43,8 @@ class Runner:
         self._process = secrets.token_hex(8)
         self._before: Record | None = None
         """The record from which this process last tried to take an occurrence."""
-        self._started: int | None = None
-        """The last occurrence that this process has started."""
+        self._started = 0
+        """The last occurrence that this process has started. What is known of the record may be older."""
         self._late = 0
         """The last occurrence that was too late for its grace."""
 
@@ -86,8 +86,9 @@ class Runner:
 
     async def _declare(self) -> None:
         """Make sure that the record has the plan of this program, which started last."""
-        text = self._task.plan.to_text()
-        await self._records.change(self._task.name, lambda record, now: declare(record, text, now))
+        text, known = self._task.plan.to_text(), self._records.get(self._task.name)
+        if known is None or known.plan != text:
+            await self._records.change(self._task.name, lambda record, now: declare(record, text, now))
 
     async def _step(self) -> None:
         """Do what is to be done now, or sleep until there is something."""
@@ -95,14 +96,14 @@ class Runner:
         if record is None:  # dropped, or lost by the store
             await self._declare()
             return
-        if record.holder == self._holder(record.fired) and record.fired != self._started:
+        if record.holder == self._holder(record.fired) and (record.fired or 0) > self._started:
             self._start(record)
             return
         if record.paused:
             await self._sleep.until(math.inf)
             return
         now, plan = self._records.now(), self._records.plan(name, record)
-        choice = choose(name, plan, max(record.through, self._late), now, self._task.misfire)
+        choice = choose(name, plan, max(record.through, self._late, self._started), now, self._task.misfire)
         if choice is None:
             await self._sleep.until(math.inf)
         elif choice.due > now:

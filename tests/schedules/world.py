@@ -31,6 +31,10 @@ class Line(MemoryStore):
         self._records = shared._records
         self.calls: Counter[str] = Counter()
         self.is_cut = False
+        self.slow_looks = self.slow_repeats = 0.0
+        """Seconds by which answers come late: to reads, and to swaps that change nothing."""
+        self.replica: dict[str, str] | None = None
+        """What reads find instead of what is stored, as from a replica that lags."""
         self.failing_swaps = 0
         """How many of the next swaps don't reach the store."""
         self.lost_answers = 0
@@ -38,7 +42,10 @@ class Line(MemoryStore):
 
     async def read_schedules(self, names: object = None, now: int | None = None) -> StoredSchedules:
         self._count("read")
-        return await super().read_schedules(names, now)  # type: ignore[arg-type] # passed on
+        found = await super().read_schedules(names, now)  # type: ignore[arg-type] # passed on
+        if self.slow_looks:
+            await anyio.sleep(self.slow_looks)
+        return found if self.replica is None else found._replace(texts=dict(self.replica))
 
     async def swap_schedule(
         self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
@@ -48,6 +55,8 @@ class Line(MemoryStore):
             self.failing_swaps -= 1
             raise StoreUnavailable(self.url, "away")
         answer = await super().swap_schedule(name, known, text, earliest=earliest, now=now)
+        if self.slow_repeats and known == text:
+            await anyio.sleep(self.slow_repeats)
         if self.lost_answers:
             self.lost_answers -= 1
             raise StoreTimeout(self.url, "no answer")
