@@ -26,7 +26,8 @@ from intervalq.schedules.rules import Record, declare, fire, skip
 log: Final = logging.getLogger("intervalq")
 
 _HELD: Final = 1_000_000
-"""Microseconds between two looks at an occurrence that waits for the end of an earlier run."""
+"""Microseconds between two looks at an occurrence that waits for the end of an earlier run, and the fewest
+between two looks at a schedule that is paused."""
 
 _PAUSE: Final = 5.0
 """The longest pause between two attempts to reach the store, in seconds."""
@@ -100,7 +101,7 @@ class Runner:
             self._start(record)
             return
         if record.paused:
-            await self._sleep.until(math.inf)
+            await self._wait_for_resume(record)
             return
         now, plan = self._records.now(), self._records.plan(name, record)
         choice = choose(name, plan, max(record.through, self._late, self._started), now, self._task.misfire)
@@ -110,6 +111,17 @@ class Runner:
             await self._sleep.until(self._records.local(choice.due))
         else:
             await self._take(record, choice, now)
+
+    async def _wait_for_resume(self, record: Record) -> None:
+        """Look when the schedule would occur next: if it was resumed before, nothing is lost."""
+        now, plan = self._records.now(), self._records.plan(self._task.name, record)
+        following = plan.after(max(record.through, now)) if self._records.need_looks else None
+        if following is None:
+            await self._sleep.until(math.inf)
+            return
+        until = max(plan.due(self._task.name, following), now + _HELD)
+        if await self._sleep.until(self._records.local(until)):
+            await self._records.look([self._task.name])
 
     async def _take(self, record: Record, choice: Choice, now: int) -> None:
         task, records = self._task, self._records

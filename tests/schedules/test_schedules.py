@@ -16,7 +16,7 @@ from intervalq.schedules import Schedules
 from intervalq.schedules._times.plan import Plan
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from schedules.world import BEGIN, DAY, HOUR, MINUTE, World, hourly, run
+from schedules.world import BEGIN, DAY, HOUR, MINUTE, Line, Silent, World, hourly, run
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 
@@ -141,6 +141,59 @@ def test_pause_resume_and_drop() -> None:
         for call in (control.pause, control.resume, control.drop, control.inspect):
             with pytest.raises(ScheduleNotFound, match="hourly"):
                 await call("hourly")
+
+    run(main)
+
+
+def test_what_occurs_after_a_resume_fires_in_time_in_processes_that_nobody_tells() -> None:
+    async def main() -> None:
+        world, starts = World(), []
+
+        def declare(schedules: Schedules, note: Callable[..., object]) -> None:
+            async def start() -> None:
+                starts.append(virtual_micros() / 1e6 - BEGIN.timestamp())
+
+            hourly(schedules, start)
+            schedules.every("10s", name="often")(note)
+
+        control = Schedules(world.store)
+        async with world.process(declare, silent=True) as line:
+            await anyio.sleep(10 * MINUTE)  # 01:56:40
+            for name in ("hourly", "often"):
+                await control.pause(name)
+            await anyio.sleep(MINUTE)
+            world.fired.clear()
+            line.calls.clear()
+            await anyio.sleep(2 * HOUR + 2 * MINUTE + 18)  # 03:59:58
+            assert world.fired == []
+            assert line.calls == {"read": 122 + 734 + 2}  # each minute, each 10 seconds and each hour
+            for name in ("hourly", "often"):
+                await control.resume(name)
+            await anyio.sleep(MINUTE)
+        assert [round(start / HOUR, 4) for start in starts] == [4]
+        assert [round(time.timestamp() % HOUR) for time in world.times] == [0, 10, 20, 30, 40, 50]
+
+    run(main)
+
+
+def test_a_resume_by_the_handle_that_runs_a_schedule_is_noticed_at_once() -> None:
+    async def main() -> None:
+        schedules, starts = Schedules(Silent(Line(World().store))), []
+
+        @schedules.every("10ms", name="s")
+        async def start() -> None:
+            starts.append(virtual_micros())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(schedules.run)
+            await anyio.sleep(0.1)
+            await schedules.pause("s")
+            await anyio.sleep(5.5)
+            starts.clear()
+            await schedules.resume("s")
+            await anyio.sleep(0.055)
+            group.cancel_scope.cancel()
+        assert len(starts) == 5
 
     run(main)
 

@@ -68,6 +68,15 @@ class Line(MemoryStore):
             raise StoreUnavailable(self.url, "cut")
 
 
+class Silent:
+    """A store that tells nobody of changes, as files and servers don't."""
+
+    def __init__(self, line: Line) -> None:
+        self.url = line.url
+        self.apply, self.names, self.aclose = line.apply, line.names, line.aclose
+        self.read_schedules, self.swap_schedule = line.read_schedules, line.swap_schedule
+
+
 class World:
     """A store and its processes. Each occurrence that fires is in `fired`, with the number of its process."""
 
@@ -79,11 +88,11 @@ class World:
         self.fired: list[tuple[int, Occurrence]] = []
 
     @asynccontextmanager
-    async def process(self, declare: Declare) -> AsyncIterator[Line]:
-        """A process while the context is open."""
+    async def process(self, declare: Declare, *, silent: bool = False) -> AsyncIterator[Line]:
+        """A process while the context is open; `silent`: nobody tells it of changes."""
         line, number = Line(self.store), len(self.lines)
         self.lines.append(line)
-        schedules = Schedules(line)
+        schedules = Schedules(Silent(line) if silent else line)
 
         async def note(occurrence: Occurrence) -> None:
             self.fired.append((number, occurrence))
