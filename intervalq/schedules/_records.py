@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from intervalq._timing.clock import CLOCK
-from intervalq.errors import CorruptState, VersionMismatch
+from intervalq.errors import CorruptState, InvalidOption, VersionMismatch
 from intervalq.schedules._times.plan import Plan, plan_of
 from intervalq.schedules.rules import BadRecord, NewerRecord, Record
 from intervalq.store import SchedulesWaking, Scheduling
@@ -52,9 +52,13 @@ class Records:
 
         Raises:
             CorruptState: it can't be read.
+            InvalidOption: its time zone is not known on this machine.
+            MissingExtra: there is no parser for its cron expression.
         """
         try:
             return plan_of(record.plan)
+        except InvalidOption as error:
+            raise InvalidOption(f"schedule {name!r}: {error}") from error
         except (ValueError, TypeError, KeyError) as error:
             raise self._corrupt(name, f"its plan can't be read: {error}") from error
 

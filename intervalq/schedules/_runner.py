@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
+from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.outage import LoopOutage
 from intervalq._timing.wakeable_sleep import WakeableSleep
-from intervalq.errors import StoreError, StoreUnavailable
+from intervalq.errors import InvalidOption, MissingExtra, StoreError, StoreUnavailable
 from intervalq.schedules import _lease
 from intervalq.schedules._choice import Choice, choose
 from intervalq.schedules._occurrence import Occurrence
@@ -29,6 +30,9 @@ _HELD: Final = 1_000_000
 """Microseconds between two looks at an occurrence that waits for the end of an earlier run, and the fewest
 between two looks at a schedule that is paused."""
 
+_THREADS: Final = 40
+"""How many runs of a plain function go on at once in a process. Other schedules have their own."""
+
 _PAUSE: Final = 5.0
 """The longest pause between two attempts to reach the store, in seconds."""
 
@@ -41,6 +45,9 @@ class Runner:
         self._records = records
         self._group = group
         self._sleep = WakeableSleep(CLOCK.get())
+        self._threads = CapacityLimiter(_THREADS)
+        self._plan = task.plan.to_text()
+        """When it occurred at the last look."""
         self._process = secrets.token_hex(8)
         self._before: Record | None = None
         """The record from which this process last tried to take an occurrence."""
@@ -55,14 +62,18 @@ class Runner:
 
     async def follow(self) -> None:
         """Run the schedule until cancelled."""
-        outage = LoopOutage(_PAUSE)
+        name, outage = self._task.name, LoopOutage(_PAUSE)
         try:
             while not await self._with_patience(outage, self._declare):
                 pass
             while True:
-                await self._with_patience(outage, self._step)
+                try:
+                    await self._with_patience(outage, self._step)
+                except (InvalidOption, MissingExtra) as error:  # of a plan that another machine could read
+                    log.error("schedule %r doesn't run in this process until it is changed: %s", name, error)  # noqa: TRY400 - no bug
+                    await self._sleep.until(math.inf)
         except StoreError:
-            log.exception("schedule %r doesn't run any more in this process", self._task.name)
+            log.exception("schedule %r doesn't run any more in this process", name)
             raise
         finally:
             self._sleep.end()
@@ -90,6 +101,8 @@ class Runner:
         text, known = self._task.plan.to_text(), self._records.get(self._task.name)
         if known is None or known.plan != text:
             await self._records.change(self._task.name, lambda record, now: declare(record, text, now))
+            if known is not None:
+                log.info("schedule %r: this program has changed it to: %s", self._task.name, self._task.plan)
 
     async def _step(self) -> None:
         """Do what is to be done now, or sleep until there is something."""
@@ -104,6 +117,9 @@ class Runner:
             await self._wait_for_resume(record)
             return
         now, plan = self._records.now(), self._records.plan(name, record)
+        if record.plan != self._plan:
+            self._plan = record.plan
+            log.info("schedule %r: another program has changed it to: %s", name, plan)
         choice = choose(name, plan, max(record.through, self._late, self._started), now, self._task.misfire)
         if choice is None:
             await self._sleep.until(math.inf)
@@ -162,7 +178,7 @@ class Runner:
 
     async def _run(self, occurrence: Occurrence, taken: Record) -> None:
         async def call() -> None:
-            await self._task.call(occurrence)
+            await self._task.call(occurrence, self._threads)
 
         try:
             if taken.running:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from intervalq.errors import InvalidOption, short
 from intervalq.schedules._choice import Misfire
@@ -36,20 +36,20 @@ class ScheduledTask:
     overlap: Overlap
     queue: IntervalQueue | None
 
-    async def call(self, occurrence: Occurrence) -> None:
+    async def call(self, occurrence: Occurrence, threads: CapacityLimiter) -> None:
         """Call the function, at a slot of the queue if there is one; plain functions run in a thread."""
         if self.queue is None:
-            await self._call(occurrence)
+            await self._call(occurrence, threads)
         else:
             async with self.queue.slot():
-                await self._call(occurrence)
+                await self._call(occurrence, threads)
 
-    async def _call(self, occurrence: Occurrence) -> None:
+    async def _call(self, occurrence: Occurrence, threads: CapacityLimiter) -> None:
         arguments = (occurrence,) if _takes_one(self.function) else ()
         if inspect.iscoroutinefunction(self.function):
             await self.function(*arguments)
         else:
-            made = await to_thread.run_sync(self.function, *arguments)
+            made = await to_thread.run_sync(self.function, *arguments, limiter=threads)
             if inspect.isawaitable(made):  # of an object whose call is async
                 await made
 

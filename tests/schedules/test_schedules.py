@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -198,7 +199,9 @@ def test_a_resume_by_the_handle_that_runs_a_schedule_is_noticed_at_once() -> Non
     run(main)
 
 
-def test_the_process_that_starts_last_changes_when_it_occurs_for_all() -> None:
+def test_the_process_that_starts_last_changes_when_it_occurs_for_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Nothing of the past counts under the new plan, and the fencing numbers go on."""
 
     async def main() -> None:
@@ -218,7 +221,10 @@ def test_the_process_that_starts_last_changes_when_it_occurs_for_all() -> None:
         assert [o.missed for _, o in world.fired] == [()] * 4
         assert [o.fence for _, o in world.fired] == [1, 2, 3, 4]
 
-    run(main)
+    with caplog.at_level(logging.INFO, "intervalq"):
+        run(main)
+    for who in ("this program has changed", "another program has changed"):
+        assert caplog.text.count(f"schedule 'hourly': {who} it to: every 20m") == 1
 
 
 def test_a_queue_paces_what_is_made_up_for() -> None:

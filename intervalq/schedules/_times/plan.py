@@ -160,6 +160,7 @@ def plan_of(text: str) -> Plan:
 
     Raises:
         ValueError, TypeError: it is no such text.
+        InvalidOption: its time zone is not known here.
         MissingExtra: there is no parser for its cron expression.
     """
     made = Plan(**json.loads(text))
@@ -168,8 +169,12 @@ def plan_of(text: str) -> Plan:
             raise TypeError(f"'{field.name}' has another type")
     if not (made.interval >= _MILLISECOND or (made.interval == 0 and made.cron)) or made.jitter < 0:
         raise ValueError("'interval' or 'jitter' is out of range")
-    if made.cron:
-        checked_cron(made.cron, zone_of(made.timezone))
-    if made.window:
-        checked_window(made.window)
+    zone = zone_of(made.timezone)
+    try:
+        if made.cron:
+            checked_cron(made.cron, zone)
+        if made.window:
+            checked_window(made.window)
+    except InvalidOption as error:  # nobody writes such a plan
+        raise ValueError(str(error)) from error
     return made
