@@ -79,7 +79,7 @@ class ScheduleInfo(NamedTuple):
 
 
 class Schedules:
-    """Functions that are called at times, each time by one of the processes that run the same schedules.
+    """Functions that are called at set times, each time by one of the processes that run the same schedules.
 
     A handle doesn't connect until it is used, and belongs to one event loop.
 
@@ -123,6 +123,8 @@ class Schedules:
         Raises:
             InvalidInterval, InvalidOption, InvalidName: an argument is wrong.
         """
+        if callable(interval):
+            raise InvalidOption("give the interval in parentheses: @schedules.every('5m')")
         return self._declared({"every": interval, "timezone": timezone}, options)
 
     def cron(
@@ -141,6 +143,8 @@ class Schedules:
             InvalidInterval, InvalidOption, InvalidName: an argument is wrong.
             MissingExtra: the parser isn't installed: `pip install 'intervalq[schedules]'`.
         """
+        if callable(expression):
+            raise InvalidOption("give the expression in parentheses: @schedules.cron('0 3 * * *')")
         return self._declared({"cron": expression, "timezone": timezone}, options)
 
     def _declared(self, times: dict[str, Any], options: ScheduleOptions) -> Callable[[F], F]:
@@ -220,6 +224,7 @@ class Schedules:
 
         Raises:
             StoreError: the store can't be read, or a record in it is broken.
+            InvalidOption, MissingExtra: a time zone isn't known here, or there is no parser for `cron`.
         """
         records = await self._look(None)
         return [self._info(records, name, upcoming) for name in records.names]

@@ -77,17 +77,18 @@ def checked_function(function: object) -> None:
     Raises:
         InvalidOption: it can't be called with an occurrence, or with nothing.
     """
+    shown = getattr(function, "__name__", None) or short(function)
     if (
         not callable(function)
         or inspect.isgeneratorfunction(function)
         or inspect.isasyncgenfunction(function)
     ):
-        raise InvalidOption(f"{short(function)} is not a function that a schedule can call")
+        raise InvalidOption(f"{shown} is not a function that a schedule can call")
     try:
         inspect.signature(function).bind(*((None,) if _takes_one(function) else ()))
     except (TypeError, ValueError) as error:
         raise InvalidOption(
-            f"{short(function)} must take the occurrence as its only argument, or no arguments ({error})"
+            f"{shown} must take the occurrence as its only argument, or no arguments ({error})"
         ) from None
 
 

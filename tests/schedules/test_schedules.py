@@ -262,7 +262,10 @@ def test_what_is_wrong_with_a_declaration_is_said_at_once() -> None:
 
     async def two(one: object, other: object) -> None: ...
 
-    for function, why in ((two, "only argument"), (5, "not a function")):
+    for declare in (schedules.every, schedules.cron):
+        with pytest.raises(InvalidOption, match=rf"in parentheses: @schedules.{declare.__name__}\('"):
+            declare(two)  # type: ignore[arg-type] # wrong on purpose
+    for function, why in ((two, "^two must .*only argument"), (5, "not a function")):
         with pytest.raises(InvalidOption, match=why):
             schedules.every("1h", name="s")(function)  # type: ignore[type-var] # wrong on purpose
     with pytest.raises(InvalidName, match="name of a schedule"):
