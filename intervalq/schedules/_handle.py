@@ -238,7 +238,7 @@ class Schedules:
 
         Raises:
             ScheduleNotFound: the store has no such schedule.
-            StoreError: as for `inspect_all`.
+            StoreError, InvalidOption, MissingExtra: as for `inspect_all`.
         """
         records = await self._look(name)
         return self._info(records, name, upcoming)
@@ -257,8 +257,8 @@ class Schedules:
     async def resume(self, name: str) -> None:
         """End a pause. Occurrences in it are not made up for; the next one fires.
 
-        Processes learn of it when that occurs, or within a second if it occurs oftener; those that run it by
-        this handle, at once.
+        Processes learn of it when that occurs, or within a second if it occurs more often; what runs by this
+        handle learns of it at once.
 
         Raises:
             ScheduleNotFound: the store has no such schedule.

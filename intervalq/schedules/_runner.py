@@ -70,7 +70,8 @@ class Runner:
                 try:
                     await self._with_patience(outage, self._step)
                 except (InvalidOption, MissingExtra) as error:  # of a plan that another machine could read
-                    log.error("schedule %r doesn't run in this process until it is changed: %s", name, error)  # noqa: TRY400 - no bug
+                    message = "schedule %r doesn't run in this process until it is changed: %s"
+                    log.error(message, name, error)  # noqa: TRY400 - no bug
                     await self._sleep.until(math.inf)
         except StoreError:
             log.exception("schedule %r doesn't run any more in this process", name)

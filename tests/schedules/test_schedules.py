@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -275,6 +277,20 @@ def test_what_is_wrong_with_a_declaration_is_said_at_once() -> None:
         schedules.every("1h", name="s")(print)
     with pytest.raises(InvalidOption, match="no schedule to run"):
         anyio.run(Schedules("memory://").run)
+
+
+def test_the_first_example_of_the_page_declares_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It runs until it is stopped, so no other test runs it."""
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    runs: list[object] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(anyio, "run", runs.append)
+    exec(code, found := dict[str, Any](__name__="example"))
+    assert runs == [found["schedules"].run]
+    assert [*found["schedules"]._tasks] == ["report", "clean_up"]
 
 
 def test_a_store_without_schedules_says_so() -> None:

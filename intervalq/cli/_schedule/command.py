@@ -119,7 +119,7 @@ def pause(name: str, store: str | None) -> None:
 def resume(name: str, store: str | None) -> None:
     """End a pause; what it held back is not made up for.
 
-    The next occurrence fires in time. A schedule that occurs oftener than once a second goes on within a
+    The next occurrence fires in time. A schedule that occurs more often than once a second goes on within a
     second.
     """
 
