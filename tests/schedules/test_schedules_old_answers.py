@@ -97,3 +97,17 @@ def test_what_is_known_is_never_replaced_by_what_may_be_older() -> None:
         assert records.get("s") == first
 
     run(main)
+
+
+def test_a_schedule_that_was_dropped_before_the_clock_went_back_takes_nothing_twice() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.process(hourly):
+            await anyio.sleep(20 * MINUTE)  # 02:06:40
+            world.stepped = -15 * MINUTE * 1_000_000
+            await Schedules(world.store).drop("hourly")
+            await anyio.sleep(75 * MINUTE)
+        assert world.hours == [2, 3]
+        assert [o.abandoned for _, o in world.fired] == [None, None]
+
+    run(main)
