@@ -18,17 +18,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _NUMBER: Final = re.compile(r"[0-9](?:_?[0-9]){0,15}")
 
-STORE_TEXT = (
-    "Where the queue is kept: a URL such as redis://host:6379/0, or the path of a SQLite file (.db) or a "
-    "JSON file (any other path). To keep passwords out of `ps`, set INTERVALQ_STORE in the environment "
-    "instead."
+_STORE_URL: Final = (
+    "a URL such as redis://host:6379/0, or the path of a SQLite file (.db) or a JSON file (any other path). "
+    "To keep passwords out of `ps`, set INTERVALQ_STORE in the environment instead."
 )
-STORE_HELP = f"{STORE_TEXT} Default: a SQLite file in your state folder."
+_STORE_DEFAULT: Final = "Default: a SQLite file in your state folder."
+STORE_TEXT: Final = f"Where the queue is kept: {_STORE_URL}"
 
 
 def store_option(function: F) -> F:
     """`--store`."""
-    return click.option("--store", metavar="URL", help=STORE_HELP)(function)
+    return click.option("--store", metavar="URL", help=f"{STORE_TEXT} {_STORE_DEFAULT}")(function)
+
+
+def schedules_store_option(function: F) -> F:
+    """`--store`, for schedules."""
+    text = f"Where the schedules are kept: {_STORE_URL} {_STORE_DEFAULT}"
+    return click.option("--store", metavar="URL", help=text)(function)
 
 
 def json_option(function: F) -> F:

@@ -1,4 +1,4 @@
-"""Schedules: functions that are called at times, each time by one of many processes."""
+"""Schedules: functions that are called at set times, each time by one of many processes."""
 
 from intervalq.schedules._handle import ScheduleInfo, ScheduleOptions, Schedules
 from intervalq.schedules._occurrence import Occurrence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
@@ -78,7 +79,7 @@ class ScheduleInfo(NamedTuple):
 
 
 class Schedules:
-    """Functions that are called at times, each time by one of the processes that run the same schedules.
+    """Functions that are called at set times, each time by one of the processes that run the same schedules.
 
     A handle doesn't connect until it is used, and belongs to one event loop.
 
@@ -100,6 +101,7 @@ class Schedules:
         )
         self._store = scheduling(self._opened)
         self._tasks: dict[str, ScheduledTask] = {}
+        self._runs: list[tuple[Records, dict[str, Runner]]] = []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._opened.url}>"
@@ -121,6 +123,8 @@ class Schedules:
         Raises:
             InvalidInterval, InvalidOption, InvalidName: an argument is wrong.
         """
+        if callable(interval):
+            raise InvalidOption("give the interval in parentheses: @schedules.every('5m')")
         return self._declared({"every": interval, "timezone": timezone}, options)
 
     def cron(
@@ -139,6 +143,8 @@ class Schedules:
             InvalidInterval, InvalidOption, InvalidName: an argument is wrong.
             MissingExtra: the parser isn't installed: `pip install 'intervalq[schedules]'`.
         """
+        if callable(expression):
+            raise InvalidOption("give the expression in parentheses: @schedules.cron('0 3 * * *')")
         return self._declared({"cron": expression, "timezone": timezone}, options)
 
     def _declared(self, times: dict[str, Any], options: ScheduleOptions) -> Callable[[F], F]:
@@ -197,9 +203,14 @@ class Schedules:
         try:
             async with anyio.create_task_group() as group:
                 runners = {name: Runner(task, records, group) for name, task in self._tasks.items()}
+                own = records, runners
+                self._runs.append(own)
                 for runner in runners.values():
                     group.start_soon(runner.follow)
-                await look_often(records, runners, _LOOK)
+                try:
+                    await look_often(records, runners, _LOOK)
+                finally:
+                    self._runs.remove(own)
         except ExceptionGroup as several:
             raise several.exceptions[0] from None  # they have been logged
 
@@ -213,6 +224,7 @@ class Schedules:
 
         Raises:
             StoreError: the store can't be read, or a record in it is broken.
+            InvalidOption, MissingExtra: a time zone isn't known here, or there is no parser for `cron`.
         """
         records = await self._look(None)
         return [self._info(records, name, upcoming) for name in records.names]
@@ -226,7 +238,7 @@ class Schedules:
 
         Raises:
             ScheduleNotFound: the store has no such schedule.
-            StoreError: as for `inspect_all`.
+            StoreError, InvalidOption, MissingExtra: as for `inspect_all`.
         """
         records = await self._look(name)
         return self._info(records, name, upcoming)
@@ -243,7 +255,10 @@ class Schedules:
         await self._change(name, lambda record, _: pause(record))
 
     async def resume(self, name: str) -> None:
-        """End a pause. Occurrences in it are not made up for; processes learn of it within a minute.
+        """End a pause. Occurrences in it are not made up for; the next one fires.
+
+        Processes learn of it when that occurs, or within a second if it occurs more often; what runs by this
+        handle learns of it at once.
 
         Raises:
             ScheduleNotFound: the store has no such schedule.
@@ -259,6 +274,7 @@ class Schedules:
             StoreError: as for `inspect_all`.
         """
         await (await self._look(name)).drop(name)
+        await self._tell(name)
 
     async def _look(self, name: str | None) -> Records:
         records = Records(self._store, self._opened.url)
@@ -274,6 +290,15 @@ class Schedules:
             return None if record is None else change(record, now)
 
         await records.change(name, changed)
+        await self._tell(name)
+
+    async def _tell(self, name: str) -> None:
+        """Tell what this handle runs that a schedule has changed."""
+        for records, runners in self._runs:
+            if name in runners:
+                with suppress(StoreUnavailable):  # the change is made, and they will look themselves
+                    await records.look([name])
+                runners[name].wake()
 
     def _info(self, records: Records, name: str, upcoming: int) -> ScheduleInfo:
         record = records.get(name)

@@ -24,12 +24,12 @@ class Occurrence:
     at: datetime
     """When it was due to start: `scheduled`, or later by the jitter."""
     missed: tuple[datetime, ...]
-    """The scheduled times of occurrences before it that did not fire, since the last one that did and was not
-    abandoned: at most the last 1,000. Those of a pause, or from before a change of the schedule, don't
-    count."""
+    """The scheduled times since the last run that was not abandoned: of occurrences that did not fire, and of
+    those that were abandoned, except that in `abandoned`. At most the last 1,000. Those of a pause, or from
+    before a change of the schedule, don't count."""
     abandoned: datetime | None
-    """The scheduled time of the last occurrence, if its process was ended before the function returned. None:
-    it was not, or `overlap="allow"`, with which nobody knows."""
+    """The scheduled time of the last occurrence that fired, if its process was ended before the function
+    returned. None: it was not, or `overlap="allow"`, with which nobody knows."""
     fence: int
     """A number that is higher for each later occurrence: pass it to what must refuse outdated ones."""
 

@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from intervalq._timing.clock import CLOCK
-from intervalq.errors import CorruptState, VersionMismatch
+from intervalq.errors import CorruptState, InvalidOption, VersionMismatch
 from intervalq.schedules._times.plan import Plan, plan_of
 from intervalq.schedules.rules import BadRecord, NewerRecord, Record
 from intervalq.store import SchedulesWaking, Scheduling
@@ -25,6 +25,9 @@ class Records:
         self._store: Final = store
         self._url = url
         self._texts: dict[str, str | None] = {}
+        self._noted: dict[str, int] = {}
+        """For each schedule, which of all answers (`_answers`) its text is from."""
+        self._answers = 0
         self._now = self._received = 0
 
     def get(self, name: str) -> Record | None:
@@ -49,9 +52,13 @@ class Records:
 
         Raises:
             CorruptState: it can't be read.
+            InvalidOption: its time zone is not known on this machine.
+            MissingExtra: there is no parser for its cron expression.
         """
         try:
             return plan_of(record.plan)
+        except InvalidOption as error:
+            raise InvalidOption(f"schedule {name!r}: {error}") from error
         except (ValueError, TypeError, KeyError) as error:
             raise self._corrupt(name, f"its plan can't be read: {error}") from error
 
@@ -69,13 +76,25 @@ class Records:
         return sorted(name for name, text in self._texts.items() if text is not None)
 
     async def look(self, names: Collection[str] | None = None) -> set[str]:
-        """Read the records of these schedules, or of all (None). Returns the names of those that changed."""
+        """Read the records of these schedules, or of all (None). Returns the names of those that changed.
+
+        An answer may be old: it was under way while another one came, or is from a replica that lags. If it
+        may be older than what is known, the store is asked by a swap that changes nothing.
+        """
+        began = self._answers
         found = await self._store.read_schedules(names)
         self._read(found.now)
-        before = dict(self._texts)
-        if names is None:
-            self._texts = {}
-        self._texts |= dict.fromkeys(names or (), None) | found.texts
+        before, doubtful = dict(self._texts), list[str]()
+        for name in {*found.texts, *(self._texts if names is None else names)}:
+            text, known = found.texts.get(name), self._texts.get(name)
+            if text == known:
+                continue
+            if self._noted.get(name, 0) > began or _is_older(text, known):
+                doubtful.append(name)
+            else:
+                self._note(name, text)
+        for name in doubtful:
+            await self._swap(name, self._texts.get(name))
         return {name for name in {*before, *self._texts} if before.get(name) != self._texts.get(name)}
 
     async def swap(self, name: str, record: Record | None, *, earliest: int = 0) -> bool:
@@ -83,18 +102,16 @@ class Records:
 
         Whatever is stored is known afterwards. Nothing is done before `earliest` on the store's clock.
         """
-        text = None if record is None else record.to_text()
-        answer = await self._store.swap_schedule(name, self._texts.get(name), text, earliest=earliest)
-        self._read(answer.now)
-        self._texts[name] = answer.text
-        return answer.done
+        return await self._swap(name, None if record is None else record.to_text(), earliest)
 
     async def change(self, name: str, change: Change) -> Record | None:
-        """Apply a change to the record of a schedule, as often as others are faster; returns the record."""
+        """Apply a change to the record of a schedule, as often as others are faster; returns the record.
+
+        Also if it changes nothing, the store confirms that, because what is known may be old.
+        """
         while True:
-            before = self.get(name)
-            after = change(before, self.now())
-            if after == before or await self.swap(name, after):
+            after = change(self.get(name), self.now())
+            if await self.swap(name, after):
                 return after
 
     async def drop(self, name: str) -> None:
@@ -116,6 +133,16 @@ class Records:
         """Whether time brings changes that nobody tells of. In virtual time, clocks are never set."""
         return CLOCK.get().goes_on or not isinstance(self._store, SchedulesWaking)
 
+    async def _swap(self, name: str, text: str | None, earliest: int = 0) -> bool:
+        answer = await self._store.swap_schedule(name, self._texts.get(name), text, earliest=earliest)
+        self._read(answer.now)
+        self._note(name, answer.text)
+        return answer.done
+
+    def _note(self, name: str, text: str | None) -> None:
+        self._answers += 1
+        self._texts[name], self._noted[name] = text, self._answers
+
     def _read(self, now: int) -> None:
         """Note a reading of the store's clock, which has arrived just now."""
         self._now, self._received = now, CLOCK.get().now()
@@ -126,3 +153,13 @@ class Records:
             f"the record of schedule {name!r} was not written by intervalq; it is left as it is: {why}. Drop "
             "the schedule to begin anew",
         )
+
+
+def _is_older(text: str | None, known: str | None) -> bool:
+    """Whether a record that was read is from before one that is known: `through` never goes back."""
+    if text is None or known is None:
+        return False
+    try:
+        return Record.from_text(text).through < Record.from_text(known).through
+    except (BadRecord, NewerRecord):
+        return False

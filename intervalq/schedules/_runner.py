@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
+from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.outage import LoopOutage
 from intervalq._timing.wakeable_sleep import WakeableSleep
-from intervalq.errors import StoreError, StoreUnavailable
+from intervalq.errors import InvalidOption, MissingExtra, StoreError, StoreUnavailable
 from intervalq.schedules import _lease
 from intervalq.schedules._choice import Choice, choose
 from intervalq.schedules._occurrence import Occurrence
@@ -26,7 +27,11 @@ from intervalq.schedules.rules import Record, declare, fire, skip
 log: Final = logging.getLogger("intervalq")
 
 _HELD: Final = 1_000_000
-"""Microseconds between two looks at an occurrence that waits for the end of an earlier run."""
+"""Microseconds between two looks at an occurrence that waits for the end of an earlier run, and the fewest
+between two looks at a schedule that is paused."""
+
+_THREADS: Final = 40
+"""How many runs of a plain function go on at once in a process. Other schedules have their own."""
 
 _PAUSE: Final = 5.0
 """The longest pause between two attempts to reach the store, in seconds."""
@@ -40,11 +45,14 @@ class Runner:
         self._records = records
         self._group = group
         self._sleep = WakeableSleep(CLOCK.get())
+        self._threads = CapacityLimiter(_THREADS)
+        self._plan = task.plan.to_text()
+        """When it occurred at the last look."""
         self._process = secrets.token_hex(8)
         self._before: Record | None = None
         """The record from which this process last tried to take an occurrence."""
-        self._started: int | None = None
-        """The last occurrence that this process has started."""
+        self._started = 0
+        """The last occurrence that this process has started. What is known of the record may be older."""
         self._late = 0
         """The last occurrence that was too late for its grace."""
 
@@ -54,14 +62,19 @@ class Runner:
 
     async def follow(self) -> None:
         """Run the schedule until cancelled."""
-        outage = LoopOutage(_PAUSE)
+        name, outage = self._task.name, LoopOutage(_PAUSE)
         try:
             while not await self._with_patience(outage, self._declare):
                 pass
             while True:
-                await self._with_patience(outage, self._step)
+                try:
+                    await self._with_patience(outage, self._step)
+                except (InvalidOption, MissingExtra) as error:  # of a plan that another machine could read
+                    message = "schedule %r doesn't run in this process until it is changed: %s"
+                    log.error(message, name, error)  # noqa: TRY400 - no bug
+                    await self._sleep.until(math.inf)
         except StoreError:
-            log.exception("schedule %r doesn't run any more in this process", self._task.name)
+            log.exception("schedule %r doesn't run any more in this process", name)
             raise
         finally:
             self._sleep.end()
@@ -86,8 +99,11 @@ class Runner:
 
     async def _declare(self) -> None:
         """Make sure that the record has the plan of this program, which started last."""
-        text = self._task.plan.to_text()
-        await self._records.change(self._task.name, lambda record, now: declare(record, text, now))
+        text, known = self._task.plan.to_text(), self._records.get(self._task.name)
+        if known is None or known.plan != text:
+            await self._records.change(self._task.name, lambda record, now: declare(record, text, now))
+            if known is not None:
+                log.info("schedule %r: this program has changed it to: %s", self._task.name, self._task.plan)
 
     async def _step(self) -> None:
         """Do what is to be done now, or sleep until there is something."""
@@ -95,20 +111,34 @@ class Runner:
         if record is None:  # dropped, or lost by the store
             await self._declare()
             return
-        if record.holder == self._holder(record.fired) and record.fired != self._started:
+        if record.holder == self._holder(record.fired) and (record.fired or 0) > self._started:
             self._start(record)
             return
         if record.paused:
-            await self._sleep.until(math.inf)
+            await self._wait_for_resume(record)
             return
         now, plan = self._records.now(), self._records.plan(name, record)
-        choice = choose(name, plan, max(record.through, self._late), now, self._task.misfire)
+        if record.plan != self._plan:
+            self._plan = record.plan
+            log.info("schedule %r: another program has changed it to: %s", name, plan)
+        choice = choose(name, plan, max(record.through, self._late, self._started), now, self._task.misfire)
         if choice is None:
             await self._sleep.until(math.inf)
         elif choice.due > now:
             await self._sleep.until(self._records.local(choice.due))
         else:
             await self._take(record, choice, now)
+
+    async def _wait_for_resume(self, record: Record) -> None:
+        """Look when the schedule would occur next: if it was resumed before, nothing is lost."""
+        now, plan = self._records.now(), self._records.plan(self._task.name, record)
+        following = plan.after(max(record.through, now)) if self._records.need_looks else None
+        if following is None:
+            await self._sleep.until(math.inf)
+            return
+        until = max(plan.due(self._task.name, following), now + _HELD)
+        if await self._sleep.until(self._records.local(until)):
+            await self._records.look([self._task.name])
 
     async def _take(self, record: Record, choice: Choice, now: int) -> None:
         task, records = self._task, self._records
@@ -149,7 +179,7 @@ class Runner:
 
     async def _run(self, occurrence: Occurrence, taken: Record) -> None:
         async def call() -> None:
-            await self._task.call(occurrence)
+            await self._task.call(occurrence, self._threads)
 
         try:
             if taken.running:

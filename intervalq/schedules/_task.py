@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from intervalq.errors import InvalidOption, short
 from intervalq.schedules._choice import Misfire
@@ -36,20 +36,20 @@ class ScheduledTask:
     overlap: Overlap
     queue: IntervalQueue | None
 
-    async def call(self, occurrence: Occurrence) -> None:
+    async def call(self, occurrence: Occurrence, threads: CapacityLimiter) -> None:
         """Call the function, at a slot of the queue if there is one; plain functions run in a thread."""
         if self.queue is None:
-            await self._call(occurrence)
+            await self._call(occurrence, threads)
         else:
             async with self.queue.slot():
-                await self._call(occurrence)
+                await self._call(occurrence, threads)
 
-    async def _call(self, occurrence: Occurrence) -> None:
+    async def _call(self, occurrence: Occurrence, threads: CapacityLimiter) -> None:
         arguments = (occurrence,) if _takes_one(self.function) else ()
         if inspect.iscoroutinefunction(self.function):
             await self.function(*arguments)
         else:
-            made = await to_thread.run_sync(self.function, *arguments)
+            made = await to_thread.run_sync(self.function, *arguments, limiter=threads)
             if inspect.isawaitable(made):  # of an object whose call is async
                 await made
 
@@ -77,17 +77,18 @@ def checked_function(function: object) -> None:
     Raises:
         InvalidOption: it can't be called with an occurrence, or with nothing.
     """
+    shown = getattr(function, "__name__", None) or short(function)
     if (
         not callable(function)
         or inspect.isgeneratorfunction(function)
         or inspect.isasyncgenfunction(function)
     ):
-        raise InvalidOption(f"{short(function)} is not a function that a schedule can call")
+        raise InvalidOption(f"{shown} is not a function that a schedule can call")
     try:
         inspect.signature(function).bind(*((None,) if _takes_one(function) else ()))
     except (TypeError, ValueError) as error:
         raise InvalidOption(
-            f"{short(function)} must take the occurrence as its only argument, or no arguments ({error})"
+            f"{shown} must take the occurrence as its only argument, or no arguments ({error})"
         ) from None
 
 

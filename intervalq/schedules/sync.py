@@ -35,7 +35,7 @@ class Schedules:
     def cron(
         self, expression: str, *, timezone: str = "UTC", **options: Unpack[ScheduleOptions]
     ) -> Callable[[F], F]:
-        """Call the decorated function at times: see `intervalq.schedules.Schedules.cron`."""
+        """Call the decorated function at set times: see `intervalq.schedules.Schedules.cron`."""
         return self._schedules.cron(expression, timezone=timezone, **options)
 
     def run(self) -> None:

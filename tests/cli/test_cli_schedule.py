@@ -45,9 +45,13 @@ def test_schedules_are_shown_paused_and_dropped(
     times = run("next", "nightly", "-n", "3").splitlines()
     assert len(times) == 3
     assert all(" 02:30:00+0" in time for time in times)
-    run("pause", "nightly")
-    assert "paused" in run("list")
-    run("resume", "nightly")
+    assert run("pause", "nightly") == "nightly: paused; `intervalq schedule resume` ends that\n"
+    assert run("list").split()[-1] == "(paused)"
+    assert run_app(["schedule", "next", "nightly", "-n", "3"]) == 0
+    paused = capsys.readouterr()
+    assert paused.out.splitlines() == times
+    assert paused.err.startswith("nightly is paused; ")
+    assert run("resume", "nightly") == f"nightly: resumed (next: {times[0]})\n"
     (line,) = run("list", "--json").splitlines()
     info = json.loads(line)
     assert (info["name"], info["paused"], info["last"], len(info["upcoming"])) == ("nightly", False, None, 1)
@@ -57,6 +61,6 @@ def test_schedules_are_shown_paused_and_dropped(
         assert schedules.inspect("nightly", upcoming=2).paused
         schedules.resume("nightly")
         assert [info.paused for info in schedules.inspect_all()] == [False]
-    run("drop", "nightly")
+    assert run("drop", "nightly") == "nightly: dropped\n"
     assert "no schedule 'nightly'" in run("next", "nightly", code=1)
     assert "memory" in run("list", "--store", "memory://", code=2)

@@ -102,7 +102,7 @@ def test_a_window_may_span_midnight_and_its_end_does_not_belong_to_it() -> None:
 @settings(max_examples=40)
 @given(
     st.sampled_from([{"every": "7s"}, {"cron": "*/5 * * * *"}, {"cron": "30 2 * * *"}, {"every": "5h"}]),
-    st.sampled_from([None, "22:00-06:00"]),
+    st.sampled_from([None, "22:00-06:00", "03:00-03:02"]),
     st.integers(0, 300 * DAY),
     st.integers(0, 2 * DAY),
     st.integers(1, 30),
@@ -118,6 +118,35 @@ def test_the_latest_are_the_last_of_the_list(
         listed.append(at)
         at = plan.after(at)
     assert plan.latest(after, until, most) == listed[-most:]
+
+
+@pytest.mark.parametrize(
+    ("times", "window", "last"),
+    [
+        ({"every": "1ms"}, None, "12:00:00"),
+        ({"every": "1ms"}, "05:00-06:00", "05:59:59.999"),
+        ({"every": "1m"}, "05:00-05:05", "05:04:00"),
+        ({"cron": "*/5 * * * *"}, "22:00-06:00", "05:55:00"),
+    ],
+)
+def test_the_latest_of_a_year_are_found_without_listing_it(
+    times: dict[str, str], window: str | None, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, calls, after = Plan.of(**times, window=window), [], Plan.after
+
+    def counted(self: Plan, instant: int) -> int | None:
+        calls.append(instant)
+        return after(self, instant)
+
+    monkeypatch.setattr(Plan, "after", counted)
+    noon = micros(YEAR) + DAY // 2
+    for most in (2, 1_000):
+        calls.clear()
+        found = plan.latest(noon - 365 * DAY, noon, most)
+        assert len(found) == most
+        assert found == sorted({*found})
+        assert f"{plan.time(found[-1]):%H:%M:%S.%f}".startswith(last)
+        assert len(calls) < 7 * most + 150
 
 
 def test_jitter_is_the_same_everywhere_and_ends_before_the_next_occurrence() -> None:
@@ -157,7 +186,7 @@ def test_the_one_to_take_is_the_last_that_is_due_or_with_all_the_first() -> None
         ({"cron": "@never"}, "@hourly, @daily"),
         (
             {"cron": "0 30 2 * * *"},
-            r"six fields.*every\('10s'\).*'30 2 \* \* \*', at 20\d\d(-\d\d){2} 02:30, ",
+            r"six fields.*every\('10s'\).*'30 2 \* \* \*', at 20\d\d(-\d\d){2} 02:30 UTC, [^,]* \.\.\.$",
         ),
         ({"cron": "99 0 30 2 * *"}, r"six fields.*every\('10s'\)$"),
         ({"cron": "0 0 * *"}, "has 4 fields"),
@@ -172,7 +201,11 @@ def test_the_one_to_take_is_the_last_that_is_due_or_with_all_the_first() -> None
         ({"every": "1h", "window": "06:00-06:00"}, "22:00-06:00"),
         ({"every": "1h", "timezone": "Mars/Olympus"}, "Europe/Berlin"),
         ({"every": "1h", "timezone": None}, "Europe/Berlin"),
+        ({"every": "1h", "timezone": []}, "Europe/Berlin"),
         ({"every": "1h", "start": "2026"}, "datetime"),
+        ({"every": "1h", "start": datetime.max, "timezone": "America/New_York"}, "2 to 9998"),  # noqa: DTZ901 - the point
+        ({"every": "1h", "end": datetime.min, "timezone": "Asia/Tokyo"}, "2 to 9998"),  # noqa: DTZ901 - the point
+        ({"every": "1h", "start": datetime(9_998, 12, 31, 23, tzinfo=UTC)}, "would never occur"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(options: dict[str, object], why: str) -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -16,7 +19,7 @@ from intervalq.schedules import Schedules
 from intervalq.schedules._times.plan import Plan
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from schedules.world import BEGIN, DAY, HOUR, MINUTE, World, hourly, run
+from schedules.world import BEGIN, DAY, HOUR, MINUTE, Line, Silent, World, hourly, run
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 
@@ -145,7 +148,62 @@ def test_pause_resume_and_drop() -> None:
     run(main)
 
 
-def test_the_process_that_starts_last_changes_when_it_occurs_for_all() -> None:
+def test_what_occurs_after_a_resume_fires_in_time_in_processes_that_nobody_tells() -> None:
+    async def main() -> None:
+        world, starts = World(), []
+
+        def declare(schedules: Schedules, note: Callable[..., object]) -> None:
+            async def start() -> None:
+                starts.append(virtual_micros() / 1e6 - BEGIN.timestamp())
+
+            hourly(schedules, start)
+            schedules.every("10s", name="often")(note)
+
+        control = Schedules(world.store)
+        async with world.process(declare, silent=True) as line:
+            await anyio.sleep(10 * MINUTE)  # 01:56:40
+            for name in ("hourly", "often"):
+                await control.pause(name)
+            await anyio.sleep(MINUTE)
+            world.fired.clear()
+            line.calls.clear()
+            await anyio.sleep(2 * HOUR + 2 * MINUTE + 18)  # 03:59:58
+            assert world.fired == []
+            assert line.calls == {"read": 122 + 734 + 2}  # each minute, each 10 seconds and each hour
+            for name in ("hourly", "often"):
+                await control.resume(name)
+            await anyio.sleep(MINUTE)
+        assert [round(start / HOUR, 4) for start in starts] == [4]
+        assert [round(time.timestamp() % HOUR) for time in world.times] == [0, 10, 20, 30, 40, 50]
+
+    run(main)
+
+
+def test_a_resume_by_the_handle_that_runs_a_schedule_is_noticed_at_once() -> None:
+    async def main() -> None:
+        schedules, starts = Schedules(Silent(Line(World().store))), []
+
+        @schedules.every("10ms", name="s")
+        async def start() -> None:
+            starts.append(virtual_micros())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(schedules.run)
+            await anyio.sleep(0.1)
+            await schedules.pause("s")
+            await anyio.sleep(5.5)
+            starts.clear()
+            await schedules.resume("s")
+            await anyio.sleep(0.055)
+            group.cancel_scope.cancel()
+        assert len(starts) == 5
+
+    run(main)
+
+
+def test_the_process_that_starts_last_changes_when_it_occurs_for_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Nothing of the past counts under the new plan, and the fencing numbers go on."""
 
     async def main() -> None:
@@ -165,7 +223,10 @@ def test_the_process_that_starts_last_changes_when_it_occurs_for_all() -> None:
         assert [o.missed for _, o in world.fired] == [()] * 4
         assert [o.fence for _, o in world.fired] == [1, 2, 3, 4]
 
-    run(main)
+    with caplog.at_level(logging.INFO, "intervalq"):
+        run(main)
+    for who in ("this program has changed", "another program has changed"):
+        assert caplog.text.count(f"schedule 'hourly': {who} it to: every 20m") == 1
 
 
 def test_a_queue_paces_what_is_made_up_for() -> None:
@@ -203,7 +264,10 @@ def test_what_is_wrong_with_a_declaration_is_said_at_once() -> None:
 
     async def two(one: object, other: object) -> None: ...
 
-    for function, why in ((two, "only argument"), (5, "not a function")):
+    for declare in (schedules.every, schedules.cron):
+        with pytest.raises(InvalidOption, match=rf"in parentheses: @schedules.{declare.__name__}\('"):
+            declare(two)  # type: ignore[arg-type] # wrong on purpose
+    for function, why in ((two, "^two must .*only argument"), (5, "not a function")):
         with pytest.raises(InvalidOption, match=why):
             schedules.every("1h", name="s")(function)  # type: ignore[type-var] # wrong on purpose
     with pytest.raises(InvalidName, match="name of a schedule"):
@@ -213,6 +277,20 @@ def test_what_is_wrong_with_a_declaration_is_said_at_once() -> None:
         schedules.every("1h", name="s")(print)
     with pytest.raises(InvalidOption, match="no schedule to run"):
         anyio.run(Schedules("memory://").run)
+
+
+def test_the_first_example_of_the_page_declares_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It runs until it is stopped, so no other test runs it."""
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    runs: list[object] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(anyio, "run", runs.append)
+    exec(code, found := dict[str, Any](__name__="example"))
+    assert runs == [found["schedules"].run]
+    assert [*found["schedules"]._tasks] == ["report", "clean_up"]
 
 
 def test_a_store_without_schedules_says_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -73,6 +74,28 @@ def test_under_trio(url: str) -> None:
             group.cancel_scope.cancel()
 
     anyio.run(main, backend="trio")
+
+
+def test_plain_functions_that_take_long_hold_up_no_other_schedule() -> None:
+    """More of them than threads that anyio has."""
+    all_run, many = threading.Event(), 45
+    together = threading.Barrier(many, action=all_run.set)
+
+    def long() -> None:
+        with suppress(threading.BrokenBarrierError):  # in a later run
+            together.wait(5)
+
+    async def main() -> None:
+        schedules = Schedules("memory://long")
+        for number in range(many):
+            schedules.every("50ms", name=f"s{number}")(long)
+        async with anyio.create_task_group() as group:
+            group.start_soon(schedules.run)
+            assert await anyio.to_thread.run_sync(all_run.wait, 20)
+            together.abort()
+            group.cancel_scope.cancel()
+
+    anyio.run(main)
 
 
 def test_a_broken_record_ends_the_run_with_an_error_and_can_be_dropped(tmp_path: Path) -> None:

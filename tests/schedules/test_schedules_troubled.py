@@ -8,7 +8,11 @@ from functools import partial
 import anyio
 import pytest
 
+from intervalq.errors import InvalidOption
 from intervalq.schedules import Occurrence, Schedules
+from intervalq.schedules._records import Records
+from intervalq.schedules._times.plan import Plan
+from intervalq.schedules.rules import declare
 from intervalq.testing.virtual import virtual_micros
 from schedules.world import BEGIN, HOUR, MINUTE, World, hourly, run
 
@@ -130,6 +134,42 @@ def test_a_failing_function_is_logged_and_the_schedule_goes_on(caplog: pytest.Lo
     with caplog.at_level(logging.ERROR):
         run(main)
     assert caplog.text.count("ValueError: planned") == 4
+
+
+def test_a_time_zone_that_is_missing_here_stops_that_schedule_alone_until_it_is_changed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        world = World()
+        records = Records(world.store, world.store.url)
+
+        async def change(plan: Plan) -> None:
+            await records.look()
+            await records.change("hourly", lambda record, now: declare(record, plan.to_text(), now))
+
+        def both(schedules: Schedules, note: Callable[..., object]) -> None:
+            hourly(schedules, note)
+            schedules.every("1h", name="other", start=BEGIN)(note)
+
+        async with world.process(both):
+            await anyio.sleep(HOUR)
+            await change(Plan(interval=HOUR * 1_000_000, timezone="Mars/Olympus"))
+            await anyio.sleep(HOUR)
+            with pytest.raises(InvalidOption, match=r"schedule 'hourly': .*tzdata"):
+                await Schedules(world.store).inspect_all()
+            await change(Plan(interval=HOUR * 1_000_000))
+            await anyio.sleep(HOUR)
+        names: dict[int, list[str]] = {hour: [] for hour in (2, 3, 4)}
+        for hour, (_, occurrence) in zip(world.hours, world.fired, strict=True):
+            names[hour].append(occurrence.name)
+        assert [sorted(each) for each in names.values()] == [
+            ["hourly", "other"],
+            ["other"],
+            ["hourly", "other"],
+        ]
+
+    run(main)
+    assert "schedule 'hourly' doesn't run in this process until it is changed: " in caplog.text
 
 
 def test_what_a_run_that_died_had_to_report_is_reported_again() -> None:

@@ -31,6 +31,10 @@ class Line(MemoryStore):
         self._records = shared._records
         self.calls: Counter[str] = Counter()
         self.is_cut = False
+        self.slow_looks = self.slow_repeats = 0.0
+        """Seconds by which answers come late: to reads, and to swaps that change nothing."""
+        self.replica: dict[str, str] | None = None
+        """What reads find instead of what is stored, as from a replica that lags."""
         self.failing_swaps = 0
         """How many of the next swaps don't reach the store."""
         self.lost_answers = 0
@@ -38,7 +42,10 @@ class Line(MemoryStore):
 
     async def read_schedules(self, names: object = None, now: int | None = None) -> StoredSchedules:
         self._count("read")
-        return await super().read_schedules(names, now)  # type: ignore[arg-type] # passed on
+        found = await super().read_schedules(names, now)  # type: ignore[arg-type] # passed on
+        if self.slow_looks:
+            await anyio.sleep(self.slow_looks)
+        return found if self.replica is None else found._replace(texts=dict(self.replica))
 
     async def swap_schedule(
         self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
@@ -48,6 +55,8 @@ class Line(MemoryStore):
             self.failing_swaps -= 1
             raise StoreUnavailable(self.url, "away")
         answer = await super().swap_schedule(name, known, text, earliest=earliest, now=now)
+        if self.slow_repeats and known == text:
+            await anyio.sleep(self.slow_repeats)
         if self.lost_answers:
             self.lost_answers -= 1
             raise StoreTimeout(self.url, "no answer")
@@ -57,6 +66,15 @@ class Line(MemoryStore):
         self.calls[what] += 1
         if self.is_cut:
             raise StoreUnavailable(self.url, "cut")
+
+
+class Silent:
+    """A store that tells nobody of changes, as files and servers don't."""
+
+    def __init__(self, line: Line) -> None:
+        self.url = line.url
+        self.apply, self.names, self.aclose = line.apply, line.names, line.aclose
+        self.read_schedules, self.swap_schedule = line.read_schedules, line.swap_schedule
 
 
 class World:
@@ -70,11 +88,11 @@ class World:
         self.fired: list[tuple[int, Occurrence]] = []
 
     @asynccontextmanager
-    async def process(self, declare: Declare) -> AsyncIterator[Line]:
-        """A process while the context is open."""
+    async def process(self, declare: Declare, *, silent: bool = False) -> AsyncIterator[Line]:
+        """A process while the context is open; `silent`: nobody tells it of changes."""
         line, number = Line(self.store), len(self.lines)
         self.lines.append(line)
-        schedules = Schedules(line)
+        schedules = Schedules(Silent(line) if silent else line)
 
         async def note(occurrence: Occurrence) -> None:
             self.fired.append((number, occurrence))

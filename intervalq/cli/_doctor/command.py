@@ -38,6 +38,7 @@ _EXTRAS: Final = {
     "httpx": "httpx",
     "aiohttp": "aiohttp",
     "requests": "requests",
+    "schedules": "cronsim",
     "service": "grpcio",
     "testing": "hypothesis",
 }

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from intervalq._show import as_json, escaped, print_table
 from intervalq.cli._app import Commands
-from intervalq.cli._options import examples, json_option, shared_store, store_option
+from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
 from intervalq.schedules import ScheduleInfo, Schedules
 
 R = TypeVar("R")
@@ -32,10 +32,14 @@ class ScheduleCommands(Commands):
 
 
 @click.group(
-    cls=ScheduleCommands, epilog=examples("intervalq schedule list", "intervalq schedule list --json")
+    cls=ScheduleCommands,
+    epilog=examples("intervalq schedule list", "intervalq schedule list --store ./app.db"),
 )
 def schedule() -> None:
-    """Show and change schedules."""
+    """Show and change schedules.
+
+    Give the store of the program that runs them: with --store, or in the environment as INTERVALQ_STORE.
+    """
 
 
 def _on(store: str | None, action: Callable[[Schedules], Awaitable[R]]) -> R:
@@ -54,7 +58,7 @@ def _on(store: str | None, action: Callable[[Schedules], Awaitable[R]]) -> R:
 
 
 @click.command("list", epilog=examples("intervalq schedule list", "intervalq schedule list --json"))
-@store_option
+@schedules_store_option
 @json_option
 def list_(store: str | None, *, as_json_: bool) -> None:
     """List all schedules, with their last and next times.
@@ -71,7 +75,9 @@ def list_(store: str | None, *, as_json_: bool) -> None:
             made.add_column(column, no_wrap=True)
         for info in found:
             state = "paused" if info.paused else "running" if info.running else "waiting"
-            upcoming = _time(info.upcoming[0]) if info.upcoming else "never"
+            upcoming = _time(info.upcoming[0] if info.upcoming else None)
+            if info.paused:
+                upcoming = "(paused)"
             made.add_row(escaped(info.name), escaped(info.plan), state, _time(info.last), upcoming)
         print_table(made)
     else:
@@ -81,7 +87,7 @@ def list_(store: str | None, *, as_json_: bool) -> None:
 @click.command("next", epilog=examples("intervalq schedule next nightly -n 3"))
 @click.argument("name")
 @click.option("-n", "count", default=10, show_default=True, type=click.IntRange(1, 1_000), help="How many.")
-@store_option
+@schedules_store_option
 @json_option
 def next_(name: str, count: int, store: str | None, *, as_json_: bool) -> None:
     """Show the next times of a schedule, in its time zone."""
@@ -89,32 +95,49 @@ def next_(name: str, count: int, store: str | None, *, as_json_: bool) -> None:
     if as_json_:
         click.echo(as_json(_as_dict(info)))
         return
+    if info.paused:
+        click.echo(f"{escaped(name)} is paused; if it is resumed, it occurs at", err=True)
     for time in info.upcoming:
         click.echo(_time(time))
 
 
 @click.command(epilog=examples("intervalq schedule pause nightly"))
 @click.argument("name")
-@store_option
+@schedules_store_option
 def pause(name: str, store: str | None) -> None:
-    """Let a schedule not fire until it is resumed."""
+    """Hold a schedule until it is resumed.
+
+    A function that runs goes on. What would occur meanwhile is not made up for.
+    """
     _on(store, lambda schedules: schedules.pause(name))
+    click.echo(f"{escaped(name)}: paused; `intervalq schedule resume` ends that")
 
 
 @click.command(epilog=examples("intervalq schedule resume nightly"))
 @click.argument("name")
-@store_option
+@schedules_store_option
 def resume(name: str, store: str | None) -> None:
-    """End a pause; what it held back is not made up for."""
-    _on(store, lambda schedules: schedules.resume(name))
+    """End a pause; what it held back is not made up for.
+
+    The next occurrence fires in time. A schedule that occurs more often than once a second goes on within a
+    second.
+    """
+
+    async def do(schedules: Schedules) -> ScheduleInfo:
+        await schedules.resume(name)
+        return await schedules.inspect(name, upcoming=1)
+
+    info = _on(store, do)
+    click.echo(f"{escaped(name)}: resumed (next: {_time(info.upcoming[0] if info.upcoming else None)})")
 
 
 @click.command(epilog=examples("intervalq schedule drop nightly"))
 @click.argument("name")
-@store_option
+@schedules_store_option
 def drop(name: str, store: str | None) -> None:
     """Forget a schedule; a process that still runs it creates it again."""
     _on(store, lambda schedules: schedules.drop(name))
+    click.echo(f"{escaped(name)}: dropped")
 
 
 def _time(time: datetime | None) -> str:

@@ -21,7 +21,7 @@ _NAMED: Final = {
     "@annually": "0 0 1 1 *",
 }
 _FIELDS: Final = "five fields: minute, hour, day of the month, month, day of the week"
-_SHOWN: Final = 10
+_SHOWN: Final = 2
 
 
 def checked_cron(expression: object, zone: tzinfo) -> str:
@@ -77,7 +77,7 @@ def _without(parts: list[str], zone: tzinfo) -> str:
     _, wrong = _parser()
     try:
         times = _simulated(text, datetime.now(UTC).astimezone(zone))
-        shown = ", ".join(f"{time:%Y-%m-%d %H:%M}" for time, _ in zip(times, range(_SHOWN), strict=False))
+        shown = ", ".join(f"{time:%Y-%m-%d %H:%M %Z}" for time, _ in zip(times, range(_SHOWN), strict=False))
     except wrong:
         return " For seconds use every('10s')"
     return f" For seconds use every('10s'); without the first field it is {text!r}, at {shown} ..."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache
@@ -114,17 +113,42 @@ class Plan:
 
     def latest(self, after: int, until: int, most: int) -> list[int]:
         """The last occurrences, at most so many, after one instant and up to another, in order."""
-        width = 2 * _MINUTE
+        least = width = most * self.interval or 2 * _MINUTE
+        found: list[int] = []
         while True:
             begin = max(after, until - width)
-            found: deque[int] = deque(maxlen=most)
-            at = self.after(begin)
-            while at is not None and at <= until:
-                found.append(at)
-                at = self.after(at)
-            if len(found) == most or begin == after:
-                return [*found]
-            width *= 8
+            listed = self._between(begin, until, 4 * most)
+            if listed is None:  # there are many at the end of a time without any
+                until, width = self._last(begin, until), least
+                continue
+            found = listed + found
+            if len(found) >= most or begin <= after:
+                return found[-most:]
+            until, width = begin, 2 * width
+
+    def _between(self, after: int, until: int, most: int) -> list[int] | None:
+        """The occurrences after one instant and up to another; None: there are more than so many."""
+        found, at = list[int](), self.after(after)
+        while at is not None and at <= until:
+            if len(found) == most:
+                return None
+            found.append(at)
+            at = self.after(at)
+        return found
+
+    def _last(self, after: int, until: int) -> int:
+        """The last of the occurrences, of which there are some, after one instant and up to another."""
+        while True:
+            found = self.after(after)
+            assert found is not None
+            if found >= until:
+                return found
+            middle = (found + until) // 2
+            following = self.after(middle)
+            if following is not None and following <= until:
+                after = middle
+            else:
+                after, until = found - 1, middle
 
     def due(self, name: str, scheduled: int) -> int:
         """When an occurrence of the schedule of this name may start: the same in every process.
@@ -160,6 +184,7 @@ def plan_of(text: str) -> Plan:
 
     Raises:
         ValueError, TypeError: it is no such text.
+        InvalidOption: its time zone is not known here.
         MissingExtra: there is no parser for its cron expression.
     """
     made = Plan(**json.loads(text))
@@ -168,8 +193,12 @@ def plan_of(text: str) -> Plan:
             raise TypeError(f"'{field.name}' has another type")
     if not (made.interval >= _MILLISECOND or (made.interval == 0 and made.cron)) or made.jitter < 0:
         raise ValueError("'interval' or 'jitter' is out of range")
-    if made.cron:
-        checked_cron(made.cron, zone_of(made.timezone))
-    if made.window:
-        checked_window(made.window)
+    zone = zone_of(made.timezone)
+    try:
+        if made.cron:
+            checked_cron(made.cron, zone)
+        if made.window:
+            checked_window(made.window)
+    except InvalidOption as error:  # nobody writes such a plan
+        raise ValueError(str(error)) from error
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -14,22 +14,27 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-@lru_cache(64)
 def zone_of(name: object) -> tzinfo:
     """The time zone of this name.
 
     Raises:
         InvalidOption: there is none, or this machine has no data about it.
     """
-    if name == "UTC":
-        return UTC
-    if isinstance(name, str):
-        with suppress(ZoneInfoNotFoundError, ValueError, OSError):
-            return ZoneInfo(name)
+    if isinstance(name, str) and (found := _zone(name)) is not None:
+        return found
     raise InvalidOption(
         f"timezone={short(name)} is not known here: use a name such as Europe/Berlin, America/New_York or "
         "UTC; where the system has no time zones (Windows, small containers), pip install tzdata"
     )
+
+
+@lru_cache(64)
+def _zone(name: str) -> tzinfo | None:
+    if name == "UTC":
+        return UTC
+    with suppress(ZoneInfoNotFoundError, ValueError, OSError):
+        return ZoneInfo(name)
+    return None
 
 
 def local(instant: int, zone: tzinfo) -> datetime:
@@ -46,10 +51,13 @@ def checked_instant(value: object, zone: tzinfo, what: str) -> int | None:
     """The instant of an option; a datetime without a zone is in the schedule's.
 
     Raises:
-        InvalidOption: it is neither a datetime nor None.
+        InvalidOption: it is neither a datetime nor None, or so near to the first or the last year that it has
+            no time in other zones.
     """
     if value is None:
         return None
     if not isinstance(value, datetime):
         raise InvalidOption(f"{what}={short(value)} must be a datetime, such as datetime(2027, 1, 1)")
+    if not MINYEAR < value.year < MAXYEAR:
+        raise InvalidOption(f"{what}={short(value)} must lie in the years {MINYEAR + 1} to {MAXYEAR - 1}")
     return instant_of(value if value.tzinfo is not None else value.replace(tzinfo=zone))

@@ -140,7 +140,7 @@ class MemoryStore(DocumentStore):
                 texts[name] = answer.text
             else:
                 texts.pop(name, None)
-        if answer.done:
+        if answer.done and text != known:
             self._wake(_SCHEDULES)
         return answer
 
