@@ -209,14 +209,14 @@ class Grants:
         self.empty: list[Slot] = []
         """Slots that can't be given back, and that nobody will use: limits still count them."""
         self.doubtful: set[Slot] = set()
-        """Slots that the store may have taken back already, because an answer about them was lost."""
+        """Slots that the store may have taken back: an answer about them was lost."""
         self.through = 0
         """The last ticket that was granted to this shard."""
         self.covered = 0
         """The last ticket whose slot nobody may use any more: an earlier job began late, too close to it."""
         self.record = 0
         """How many records were lost. Slots of an earlier record are void."""
-        self._shift, self._shift_end = 0, 0
+        self._shift = self._shift_end = 0
 
     def __bool__(self) -> bool:
         return bool(self.granted or self.tickets or self.unused)
@@ -366,10 +366,7 @@ class Grants:
         return passed
 
     def given_back(self, last: int) -> tuple[Slot, ...]:
-        """Take the slots to give back with a request: those of the last tickets, up to the highest known one.
-
-        Only these can become free again: earlier slots stay empty.
-        """
+        """Take the slots to give back with a request: those of the last tickets; earlier ones stay empty."""
         back: list[Slot] = []
         for slot in sorted({*self.unused}, reverse=True):
             if slot.ticket < last or slot.ticket <= self.covered:

@@ -362,6 +362,6 @@ async def test_what_is_delayed_while_a_command_is_on_its_way_is_not_taken_for_ol
         await store.apply(Begin(Session("s", expiry=HOUR * SECOND)))
         await store.apply(Modify(inserts=(Insert("q", "1", "a", delay=HOUR * SECOND // 2),)))
         with psycopg.connect(empty_postgres_url, autocommit=True) as admin:
-            admin.execute("update intervalq.clock set since = seen, behind = 3600000000")
+            admin.execute("update intervalq.clock set since = last_now, behind = 3600000000")
             admin.execute("update intervalq.tasks set modified = modified + 500000")
         assert (await store.apply(Work("s", queues=("q",), limit=1))).claimed == ()
