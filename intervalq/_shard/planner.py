@@ -4,15 +4,13 @@
 
 - The grant of a slot is requested shortly before it comes (`StoreTime.lead`), together with grants of the
   shard's own slots that directly follow. If the slot follows another shard's, the request waits until that
-  slot is over, if there is time for an answer then: its owner may be late, and can be granted it late only
-  while nobody has a later slot.
+  is over, if there is time for an answer then: its owner can be granted it late only before a later slot is.
 - Tickets are taken for jobs that have none, at most `lookahead` of them, and together: when the shard has
   used its previous ones, or before the last slot issued in the queue comes. So a shard's slots are
   consecutive, and one request serves several starts.
 - A granted slot that is over is requested again at once if it can be granted late, which requires that nobody
-  else was granted a later slot. Otherwise it is given up, and later grants stay as they are. Requesting these
-  again, one after the other, would fail where slots are close together: they would be over before their
-  answers came. At 5,000/s, one late wake-up lost ten slots and more, and each of them cost another request.
+  else was granted a later slot. Otherwise it is given up, and later grants stay as they are: where slots are
+  close together, they would be over before the answers to new requests came.
 """
 
 from __future__ import annotations
