@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from intervalq.errors import (
     RowFailed,
     RunCancelled,
     StoreUnavailable,
-    TooManyFailures,
 )
 from intervalq.ledger.rules import (
     MAX_VALUE,
@@ -172,103 +168,6 @@ def test_a_cancelled_run_fails_when_no_other_task_is_at_work(
     with pytest.raises(RunCancelled):
         list(staged(Calls(), batches(range(10)), key="id", run="r", ledger=ledger))
     assert store.looks == 3
-
-
-class _Recorder:
-    """A store that notes commands, and calls a function with each one and its answer."""
-
-    def __init__(self, store: LedgerStore, heed: Callable[[Command, Answer], None]) -> None:
-        self.url = store.url
-        self._store = store
-        self._heed = heed
-        self.applied: list[Command] = []
-
-    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
-        answer = await self._store.apply(ledger, command, now)
-        self.applied.append(command)
-        self._heed(command, answer)
-        return answer
-
-    async def names(self) -> list[str]:
-        return await self._store.names()
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
-
-
-@pytest.mark.parametrize("policy", ["retry", "fail"])
-def test_a_task_that_stops_lets_calls_of_others_end(
-    ledger: str, monkeypatch: pytest.MonkeyPatch, policy: str
-) -> None:
-    """Spark kills the other tasks when one fails for good; by then the ends of their calls are recorded."""
-    is_calling, may_end = threading.Event(), threading.Event()
-
-    def heed(command: Command, answer: Answer) -> None:
-        if isinstance(command, Claim) and "100" in command.keys:
-            others.add(command.session)
-        if isinstance(command, Beat) and command.session in others and answer.cancelled:
-            may_end.set()  # now the other task knows
-
-    others = set[str]()
-
-    store = _Recorder(open_ledger_store(ledger), heed)
-    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
-    monkeypatch.setattr("intervalq.spark._paced.ledger_client._LAST", 0.0)
-    calls: Counter[int] = Counter()
-
-    def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
-        calls[row["id"]] += 1
-        if row["id"] < 100:
-            assert is_calling.wait(60)
-            raise RuntimeError("down")
-        is_calling.set()
-        assert may_end.wait(20)
-        return {"out": "theirs"}
-
-    options: dict[str, Any] = {
-        "key": "id", "run": "r", "ledger": ledger, "errors": "column", "concurrency": 1, "canary": False,
-        "on_unknown": policy,
-    }  # fmt: skip
-    with ThreadPoolExecutor() as pool:
-        other = pool.submit(lambda: list(staged(call, batches(range(100, 102)), **options)))
-        with pytest.raises(TooManyFailures, match="3 rows failed one after the other"):
-            list(staged(call, batches(range(50)), stop_after=3, **options))
-        with pytest.raises(RunCancelled):
-            other.result()
-    assert len([key for key in calls if key >= 100]) == 1, "the other task began no more calls"
-    places = {
-        type(command): at
-        for at, command in enumerate(store.applied)
-        if command == Cancel(on=False) or (isinstance(command, Record) and command.rows[0].key == "100")
-    }
-    assert places[Record] < places[Cancel], "the end of the other's call was recorded before this task ended"
-    found = ask(ledger, Count())
-    assert not found.cancelled
-    assert found.summary is not None
-    assert (found.summary.done, sum(found.summary[5:8])) == (1, 0), "no row is held or unknown"
-
-
-class _Cancels(_Recorder):
-    """A user cancels the run just before a task stops it."""
-
-    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
-        if isinstance(command, Claim) and command.keys[0].startswith("intervalq:"):
-            await super().apply(ledger, Cancel())
-        return await super().apply(ledger, command, now)
-
-
-def test_a_task_that_stops_leaves_a_run_cancelled_that_was(
-    ledger: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody withdraws what a user has asked for."""
-    store = _Cancels(open_ledger_store(ledger), lambda _, __: None)
-    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
-    calls = Calls(lambda _, __: True)
-    options: dict[str, Any] = {"key": "id", "run": "r", "ledger": ledger, "errors": "column"}
-    with pytest.raises(TooManyFailures):
-        list(staged(calls, batches(range(50)), stop_after=2, concurrency=1, **options))
-    assert Cancel() in store.applied
-    assert ask(ledger, Count()).cancelled
 
 
 class _Trouble:

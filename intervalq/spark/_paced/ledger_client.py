@@ -60,7 +60,8 @@ _STOP: Final = "intervalq: a task stops this run"
 own, so that the run goes on once that has ended or expired, whatever becomes of the task."""
 
 _MAX_ANSWER: Final = 16 << 20
-"""The size of an answer to a claim, in characters of rows' ends, for which the number of keys is chosen."""
+"""The size of an answer to a claim, in characters of rows' ends, for which the number of keys is chosen: the
+store makes an answer in one step, in which it does nothing else."""
 
 _FIRST_CLAIM, _MOST_KNOWN, _MOST_NEW = 16, 64, 256
 """The number of keys in a task's first claim; the most after rows that had ended, because such ones tend to
@@ -129,11 +130,10 @@ class Claims:
         return (await self._apply(command)).verdicts
 
     def _heed(self, verdicts: tuple[Verdict, ...]) -> None:
-        """Choose how many keys to claim next by the size of an answer, so that none blocks the store."""
-        size = sum(len(verdict.value) for verdict in verdicts)
-        if size:
-            fitting = _MAX_ANSWER * len(verdicts) // size
-            self.most = max(1, min(2 * self.most, _MOST_KNOWN, fitting))
+        """Choose how many keys to claim next, as if all values were as large as the largest of these."""
+        largest = max((len(verdict.value) for verdict in verdicts), default=0)
+        if largest:
+            self.most = max(1, min(2 * self.most, _MOST_KNOWN, _MAX_ANSWER // largest))
         else:
             self.most = min(2 * self.most, _MOST_NEW)
 
