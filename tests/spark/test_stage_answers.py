@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import from_thread
 from pyspark.sql.types import DecimalType, IntegerType, StringType, StructField, StructType
 
 from intervalq.errors import (
@@ -22,6 +23,7 @@ from intervalq.errors import (
     UnreadableValue,
 )
 from intervalq.ledger import Ledger
+from intervalq.ledger._large import LargeAnswers
 from intervalq.ledger.rules import MAX_VALUE, Ended, Look, Record
 from intervalq.spark import CallContext
 from intervalq.spark._paced import trial
@@ -276,6 +278,34 @@ def test_large_answers_are_in_files(
     assert remaining_after(lambda one: one.forget(["1", "2"], ["failed"])) == 1, "row 2 may have been kept"
     assert remaining_after(Ledger.drop) == 0
     assert not place.exists()
+
+
+def test_a_large_answer_that_has_come_is_kept_although_calls_are_cut(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_writing = anyio.Event()
+    write = LargeAnswers.write
+
+    def slow(large: LargeAnswers, key: str, text: str) -> str:
+        from_thread.run_sync(is_writing.set)
+        for _ in range(100):  # turns of the event loop, in which the task fails
+            from_thread.run_sync(int)
+        return write(large, key, text)
+
+    monkeypatch.setattr(LargeAnswers, "write", slow)
+    prices = Prices("x" * MAX_VALUE)
+
+    async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        if row["id"] == 1:
+            await is_writing.wait()
+            raise RuntimeError("down")
+        return await prices(row, ctx)
+
+    options |= {"canary": False}
+    with pytest.raises(RuntimeError, match="down"):
+        list(staged(call, batches([0, 1]), GIVES_PRICE, drain=0, **options))
+    assert len(list(staged(prices, batches([0]), GIVES_PRICE, **options))) == 1
+    assert prices.of == {0: 1}
 
 
 @pytest.mark.parametrize("more", [{}, {"size": "7"}])

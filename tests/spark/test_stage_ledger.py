@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import anyio
 import pytest
 
 from intervalq._timing import heartbeat, outage
@@ -217,6 +218,42 @@ def test_a_store_that_stays_away_fails_the_task(ledger: str, monkeypatch: pytest
     monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: trouble)
     with pytest.raises(StoreUnavailable):
         list(staged(Calls(), batches(range(40)), key="id", run="r", ledger=ledger))
+
+
+class _Away(_Trouble):
+    """A store that can't be reached when the first end is to be recorded."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        super().__init__(store, 0)
+        self.was_away = anyio.Event()
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        if isinstance(command, Record) and not self.was_away.is_set():
+            self.was_away.set()
+            raise StoreUnavailable(self.url, "away")
+        return await super().apply(ledger, command, now)
+
+
+def test_an_end_that_could_not_be_recorded_is_recorded_with_the_next(
+    ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task fails, but its calls in flight end, and the store may be back by then."""
+    monkeypatch.setattr(outage, "OUTAGE", 0)
+    store = _Away(open_ledger_store(ledger))
+    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
+    calls = Calls()
+
+    async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        if row["id"] == 1:
+            await store.was_away.wait()
+            await anyio.sleep(0.01)  # the task has failed by now
+        return await calls(row, ctx)
+
+    options: dict[str, Any] = {"key": "id", "run": "r", "ledger": ledger, "canary": False}
+    with pytest.raises(StoreUnavailable):
+        list(staged(call, batches([0, 1]), **options))
+    assert len(list(staged(calls, batches([0, 1]), **options))) == 2
+    assert calls.of == {0: 1, 1: 1}
 
 
 def test_a_process_that_was_stopped_asks_whether_its_rows_are_still_its_own(

@@ -288,9 +288,10 @@ class Recorder:
 
     async def _record(self) -> None:
         while some := self._waiting[:MAX_ROWS]:
-            del self._waiting[:MAX_ROWS]
             ends = [Ended(row.key, text, end.error is not None) for row, end, text in some]
-            for (row, end, text), verdict in zip(some, await self._claims.record(ends), strict=True):
+            verdicts = await self._claims.record(ends)
+            del self._waiting[: len(some)]  # not before: after an error, the next end brings them again
+            for (row, end, text), verdict in zip(some, verdicts, strict=True):
                 if verdict.value == text:
                     self._recorded(row, end, known=False)
                 else:
