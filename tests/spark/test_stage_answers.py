@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio import from_thread
 from pyspark.sql.types import DecimalType, IntegerType, StringType, StructField, StructType
 
 from intervalq.errors import (
@@ -23,7 +22,6 @@ from intervalq.errors import (
     UnreadableValue,
 )
 from intervalq.ledger import Ledger
-from intervalq.ledger._large import LargeAnswers
 from intervalq.ledger.rules import MAX_VALUE, Ended, Look, Record
 from intervalq.spark import CallContext
 from intervalq.spark._paced import trial
@@ -280,26 +278,19 @@ def test_large_answers_are_in_files(
     assert not place.exists()
 
 
-def test_a_large_answer_that_has_come_is_kept_although_calls_are_cut(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_writing = anyio.Event()
-    write = LargeAnswers.write
-
-    def slow(large: LargeAnswers, key: str, text: str) -> str:
-        from_thread.run_sync(is_writing.set)
-        for _ in range(100):  # turns of the event loop, in which the task fails
-            from_thread.run_sync(int)
-        return write(large, key, text)
-
-    monkeypatch.setattr(LargeAnswers, "write", slow)
+def test_a_large_answer_that_has_come_is_kept_although_calls_are_cut(options: dict[str, Any]) -> None:
+    is_called = anyio.Event()
     prices = Prices("x" * MAX_VALUE)
 
     async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
         if row["id"] == 1:
-            await is_writing.wait()
+            await is_called.wait()
             raise RuntimeError("down")
-        return await prices(row, ctx)
+        is_called.set()
+        with anyio.CancelScope(shield=True):  # as a call that can't be cut
+            for _ in range(100):  # turns of the event loop, in which the task fails
+                await anyio.lowlevel.checkpoint()
+            return await prices(row, ctx)
 
     options |= {"canary": False}
     with pytest.raises(RuntimeError, match="down"):
