@@ -290,7 +290,7 @@ def test_a_large_answer_that_has_come_is_kept_although_calls_are_cut(options: di
         with anyio.CancelScope(shield=True):  # as a call that can't be cut
             for _ in range(100):  # turns of the event loop, in which the task fails
                 await anyio.lowlevel.checkpoint()
-            return await prices(row, ctx)
+        return await prices(row, ctx)
 
     options |= {"canary": False}
     with pytest.raises(RuntimeError, match="down"):

@@ -101,11 +101,12 @@ class Ends:
             )
         try:
             with CancelScope(shield=True):  # the end of `drain` cuts calls, not answers that have come
-                return await to_thread.run_sync(self._large.write, key, self._text(answer))
+                name = await to_thread.run_sync(self._large.write, key, self._text(answer))
         except OSError as error:
             raise BadResult(
                 key, f"{too_long}, and it can't be written into {self._large.place}: {error}"
             ) from error
+        return name
 
     async def read(self, key: str, text: str) -> End:
         """The end that a text describes.
