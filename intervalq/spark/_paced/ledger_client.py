@@ -186,7 +186,10 @@ class Claims:
             with anyio.move_on_after(PARTING), suppress(IntervalqError):
                 await self._apply(Leave(self._session))
         if isinstance(error, TooManyFailures | RunCancelled):
-            await self._until_idle()
+            by_user = isinstance(error, RunCancelled) and not error.by_task
+            longest = self._drain + PARTING
+            # Others outlast the task that stops the run: its own calls, its wait, and its other steps.
+            await self._until_idle(longest if by_user or self._stopper else 2 * self._drain + 5 * PARTING)
         if self._stopper:
             with anyio.move_on_after(PARTING), suppress(IntervalqError):
                 await self._apply(Release(self._stopper, (_STOP,)))
@@ -194,16 +197,12 @@ class Claims:
         if isinstance(error, RunCancelled) and error.by_task:
             await anyio.sleep(_LAST)  # the error to see is that of the task that stopped the run
 
-    async def _until_idle(self) -> None:
+    async def _until_idle(self, longest: float) -> None:
         """Wait, while the run is cancelled or stopped, for calls of other tasks to end.
 
-        Sessions without rows don't count: a pipeline's driver has one from beginning to end. A task that
-        doesn't stop the run waits longer than the one that does: that is in `part` at most as long after it
-        has begun to stop it, and its row counts, too.
+        Sessions without rows don't count: a pipeline's driver has one from beginning to end. The row that is
+        held by a task which stops the run does, for the others.
         """
-        longest = self._drain + PARTING
-        if not self._stopper:
-            longest += self._drain + 4 * PARTING
         pause = _LOOK_AGAIN[0]
         with anyio.move_on_after(longest), suppress(IntervalqError):
             while True:
