@@ -316,11 +316,15 @@ class LedgerNotFound(IntervalqError):
 
 
 class RunCancelled(IntervalqError):
-    """The run was cancelled; rows that ended before are kept in its ledger."""
+    """The run was cancelled, or another task stopped it; rows that ended before are kept in its ledger."""
 
-    def __init__(self, run: str) -> None:
-        self.run = run
-        super().__init__(f"run {run!r} was cancelled; `intervalq ledger uncancel {run}` lets it go on")
+    def __init__(self, run: str, *, by_task: bool = False) -> None:
+        self.run, self.by_task = run, by_task
+        if by_task:
+            why = "was stopped by another task, whose error says why; start it again once that is mended"
+        else:
+            why = f"was cancelled; `intervalq ledger uncancel {run}` lets it go on"
+        super().__init__(f"run {run!r} {why}")
 
 
 # --- stores -----------------------------------------------------------------------------------------

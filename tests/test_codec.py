@@ -224,7 +224,7 @@ async def test_no_ledger_has_the_plain_text(place: tuple[str, Look | None]) -> N
             patch.setattr(validate, "_check_store", lambda _: None)  # memory:// belongs to this process
             job = validate.job_maker(lambda row, ctx: row, **options)(schema)
         made = [
-            Claims(store, job, fits=lambda _, answer: {**answer}, cancelled=lambda: None)  # type: ignore[dict-item]
+            Claims(store, job, fits=lambda _, answer: {**answer}, fail=lambda _: None)  # type: ignore[dict-item]
             for _ in range(2)
         ]
         (mine,) = await made[0].claim((word[::-1],))

@@ -24,10 +24,15 @@ class Heartbeat:
         renew: renews it once; returns whether it is still held. Its errors end the heartbeat.
         expiry: how long after a renewal it expires.
         times: how many heartbeats there are within the expiry, so that some may be late or lost.
+        always: whether a heartbeat is sent although another command has just renewed it, because it also
+            asks for something.
     """
 
-    def __init__(self, renew: Callable[[], Awaitable[bool]], expiry: float, times: int = 5) -> None:
+    def __init__(
+        self, renew: Callable[[], Awaitable[bool]], expiry: float, times: int = 5, *, always: bool = False
+    ) -> None:
         self._renew = renew
+        self._always = always
         self._expiry = expiry
         self._pause = expiry / times
         self._renewed = -math.inf
@@ -59,5 +64,6 @@ class Heartbeat:
         while is_held and not self._is_stopped:
             with anyio.CancelScope() as self._sleep:
                 await anyio.sleep(self._pause)
-            if not self._is_stopped and time.monotonic() - self._renewed >= self._pause / 2:
+            is_due = self._always or time.monotonic() - self._renewed >= self._pause / 2
+            if is_due and not self._is_stopped:
                 is_held = await self._renew()

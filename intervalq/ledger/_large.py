@@ -71,14 +71,14 @@ class LargeAnswers:
             if name.partition("-")[0] in prefixes:
                 self._remove(name)
 
-    def drop(self) -> None:
-        """Remove all files, and their folder."""
-        for name in self.names():
+    def drop(self, names: list[str]) -> None:
+        """Remove some files, and the folder if that has no others."""
+        for name in names:
             self._remove(name)
         with suppress(OSError):  # there was none, or somebody wrote into it meanwhile
             if self._files is None:
                 Path(self.place).rmdir()
-            else:
+            elif not self.names():  # Arrow removes a folder with all that is in it
                 self._files.delete_dir(self.place)
 
     def _remove(self, name: str) -> None:

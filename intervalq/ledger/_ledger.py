@@ -212,9 +212,11 @@ class Ledger:
 
     async def drop(self) -> bool:
         """Remove the ledger with all of its rows; returns whether it existed."""
+        # Listed before the rows are gone: from then on a new run of this name may write others.
+        files = [] if self._large is None else await to_thread.run_sync(self._large.names)
         found = (await self._store.apply(self.name, Drop())).found
         if self._large is not None:
-            await to_thread.run_sync(self._large.drop)
+            await to_thread.run_sync(self._large.drop, files)
         return found
 
     async def aclose(self) -> None:

@@ -139,8 +139,9 @@ class Guard:
             await ledger.forget(keys)
 
     def _drop(self) -> None:
+        files = self._large.names()  # before the rows are gone: then another run may write others
         self._apply(Drop())
-        self._large.drop()
+        self._large.drop(files)
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _PATIENCE

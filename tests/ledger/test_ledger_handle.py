@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, LedgerNotFound, UnknownStore
 from intervalq.ledger import Ledger, LedgerInfo, LedgerRow, ledgers
 from intervalq.ledger._checks import checked_key, checked_keys, checked_shown, checked_value
-from intervalq.ledger.rules import MAX_VALUE, Answer, Claim, Command, Ended, Look, Record
+from intervalq.ledger._large import LargeAnswers
+from intervalq.ledger.rules import MAX_VALUE, Answer, Claim, Command, Drop, Ended, Look, Record
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq_stores.memory.ledgers import MemoryLedgerStore
 
@@ -111,6 +113,37 @@ async def test_pages_are_small_where_values_are_large(store: LedgerStore) -> Non
         await noted.apply("run", Record("s", HOUR, (Ended(f"A{number:03}", "x" * 100_000),)))
     assert len([row async for row in Ledger("run", noted).rows()]) == 600
     assert limits[:4] == [100, 200, 100, 50]
+
+
+class _Begins(MemoryLedgerStore):
+    """A store in which another run of the same name begins just after the ledger was dropped."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        answer = await super().apply(ledger, command, now)
+        if isinstance(command, Drop):
+            self._begin()
+        return answer
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+async def test_drop_spares_large_answers_of_a_run_that_begins(tmp_path: Path, *, arrow: bool) -> None:
+    large = LargeAnswers(str(tmp_path), "run")
+    if arrow:
+        fs = pytest.importorskip("pyarrow.fs")
+        large._files = fs.LocalFileSystem()
+    large.write("k", "old")
+    files = list[str]()
+    ledger = Ledger("run", _Begins(lambda: files.append(large.write("k", "new"))))
+    ledger._large = large
+    await ledger.drop()
+    assert large.names() == files
+    assert large.read(files[0]) == "new"
+    large.drop(files)
+    assert not Path(large.place).exists()
 
 
 async def test_where_there_is_no_ledger(store: LedgerStore) -> None:

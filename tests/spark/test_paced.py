@@ -219,6 +219,7 @@ def test_the_plan_warns_of_rows_that_are_paid_for_and_dropped(spark: SparkSessio
     assert len(warned(rows.union(rows).where("a > 1"))) == 1
     with pytest.raises(InvalidOption, match="give the DataFrame before paced"):
         plan(rows, queue, latency=0)
+    assert plan(others.withColumnRenamed("id", "intervalq_paced"), queue, latency=0).rows == 3
 
 
 @pytest.fixture

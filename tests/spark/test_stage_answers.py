@@ -278,6 +278,27 @@ def test_large_answers_are_in_files(
     assert not place.exists()
 
 
+def test_a_large_answer_that_has_come_is_kept_although_calls_are_cut(options: dict[str, Any]) -> None:
+    is_called = anyio.Event()
+    prices = Prices("x" * MAX_VALUE)
+
+    async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        if row["id"] == 1:
+            await is_called.wait()
+            raise RuntimeError("down")
+        is_called.set()
+        with anyio.CancelScope(shield=True):  # as a call that can't be cut
+            for _ in range(100):  # turns of the event loop, in which the task fails
+                await anyio.lowlevel.checkpoint()
+        return await prices(row, ctx)
+
+    options |= {"canary": False}
+    with pytest.raises(RuntimeError, match="down"):
+        list(staged(call, batches([0, 1]), GIVES_PRICE, drain=0, **options))
+    assert len(list(staged(prices, batches([0]), GIVES_PRICE, **options))) == 1
+    assert prices.of == {0: 1}
+
+
 @pytest.mark.parametrize("more", [{}, {"size": "7"}])
 def test_an_answer_that_looks_like_the_name_of_a_file(options: dict[str, Any], more: dict[str, str]) -> None:
     async def odd(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anyio
 import pytest
 
 from intervalq._timing import heartbeat, outage
@@ -16,7 +14,6 @@ from intervalq.errors import (
     RowFailed,
     RunCancelled,
     StoreUnavailable,
-    TooManyFailures,
 )
 from intervalq.ledger.rules import (
     MAX_VALUE,
@@ -174,103 +171,6 @@ def test_a_cancelled_run_fails_when_no_other_task_is_at_work(
     assert store.looks == 3
 
 
-class _Recorder:
-    """A store that notes commands, and calls a function with each one and its answer."""
-
-    def __init__(self, store: LedgerStore, heed: Callable[[Command, Answer], None]) -> None:
-        self.url = store.url
-        self._store = store
-        self._heed = heed
-        self.applied: list[Command] = []
-
-    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
-        answer = await self._store.apply(ledger, command, now)
-        self.applied.append(command)
-        self._heed(command, answer)
-        return answer
-
-    async def names(self) -> list[str]:
-        return await self._store.names()
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
-
-
-@pytest.mark.parametrize("policy", ["retry", "fail"])
-def test_a_task_that_stops_lets_calls_of_others_end(
-    ledger: str, monkeypatch: pytest.MonkeyPatch, policy: str
-) -> None:
-    """Spark kills the other tasks when one fails for good; by then the ends of their calls are recorded."""
-    is_calling, may_end = threading.Event(), threading.Event()
-
-    def heed(command: Command, answer: Answer) -> None:
-        if isinstance(command, Claim) and "100" in command.keys:
-            others.add(command.session)
-        if isinstance(command, Beat) and command.session in others and answer.cancelled:
-            may_end.set()  # now the other task knows
-
-    others = set[str]()
-
-    store = _Recorder(open_ledger_store(ledger), heed)
-    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
-    monkeypatch.setattr("intervalq.spark._paced.ledger_client._LAST", 0.0)
-    calls: Counter[int] = Counter()
-
-    def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
-        calls[row["id"]] += 1
-        if row["id"] < 100:
-            assert is_calling.wait(60)
-            raise RuntimeError("down")
-        is_calling.set()
-        assert may_end.wait(20)
-        return {"out": "theirs"}
-
-    options: dict[str, Any] = {
-        "key": "id", "run": "r", "ledger": ledger, "errors": "column", "concurrency": 1, "canary": False,
-        "on_unknown": policy,
-    }  # fmt: skip
-    with ThreadPoolExecutor() as pool:
-        other = pool.submit(lambda: list(staged(call, batches(range(100, 102)), **options)))
-        with pytest.raises(TooManyFailures, match="3 rows failed one after the other"):
-            list(staged(call, batches(range(50)), stop_after=3, **options))
-        with pytest.raises(RunCancelled):
-            other.result()
-    assert len([key for key in calls if key >= 100]) == 1, "the other task began no more calls"
-    places = {
-        type(command): at
-        for at, command in enumerate(store.applied)
-        if command == Cancel(on=False) or (isinstance(command, Record) and command.rows[0].key == "100")
-    }
-    assert places[Record] < places[Cancel], "the end of the other's call was recorded before this task ended"
-    found = ask(ledger, Count())
-    assert not found.cancelled
-    assert found.summary is not None
-    assert (found.summary.done, sum(found.summary[5:8])) == (1, 0), "no row is held or unknown"
-
-
-class _Cancels(_Recorder):
-    """A user cancels the run just before a task stops it."""
-
-    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
-        if isinstance(command, Claim) and command.keys[0].startswith("intervalq:"):
-            await super().apply(ledger, Cancel())
-        return await super().apply(ledger, command, now)
-
-
-def test_a_task_that_stops_leaves_a_run_cancelled_that_was(
-    ledger: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody withdraws what a user has asked for."""
-    store = _Cancels(open_ledger_store(ledger), lambda _, __: None)
-    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
-    calls = Calls(lambda _, __: True)
-    options: dict[str, Any] = {"key": "id", "run": "r", "ledger": ledger, "errors": "column"}
-    with pytest.raises(TooManyFailures):
-        list(staged(calls, batches(range(50)), stop_after=2, concurrency=1, **options))
-    assert Cancel() in store.applied
-    assert ask(ledger, Count()).cancelled
-
-
 class _Trouble:
     """A store whose answers are sometimes lost, before or after the step was done."""
 
@@ -318,6 +218,42 @@ def test_a_store_that_stays_away_fails_the_task(ledger: str, monkeypatch: pytest
     monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: trouble)
     with pytest.raises(StoreUnavailable):
         list(staged(Calls(), batches(range(40)), key="id", run="r", ledger=ledger))
+
+
+class _Away(_Trouble):
+    """A store that can't be reached when the first end is to be recorded."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        super().__init__(store, 0)
+        self.was_away = anyio.Event()
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        if isinstance(command, Record) and not self.was_away.is_set():
+            self.was_away.set()
+            raise StoreUnavailable(self.url, "away")
+        return await super().apply(ledger, command, now)
+
+
+def test_an_end_that_could_not_be_recorded_is_recorded_with_the_next(
+    ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task fails, but its calls in flight end, and the store may be back by then."""
+    monkeypatch.setattr(outage, "OUTAGE", 0)
+    store = _Away(open_ledger_store(ledger))
+    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
+    calls = Calls()
+
+    async def call(row: dict[str, Any], ctx: CallContext) -> dict[str, Any]:
+        if row["id"] == 1:
+            await store.was_away.wait()
+            await anyio.sleep(0.01)  # the task has failed by now
+        return await calls(row, ctx)
+
+    options: dict[str, Any] = {"key": "id", "run": "r", "ledger": ledger, "canary": False}
+    with pytest.raises(StoreUnavailable):
+        list(staged(call, batches([0, 1]), **options))
+    assert len(list(staged(calls, batches([0, 1]), **options))) == 2
+    assert calls.of == {0: 1, 1: 1}
 
 
 def test_a_process_that_was_stopped_asks_whether_its_rows_are_still_its_own(

@@ -20,7 +20,6 @@ from intervalq.ledger.rules import (
     MAX_ROWS,
     Answer,
     Beat,
-    Cancel,
     Claim,
     Command,
     Count,
@@ -57,7 +56,16 @@ _LAST: Final = 3.0
 """Seconds after which a task fails that another one has stopped, unless Spark kills it before."""
 
 _STOP: Final = "intervalq: a task stops this run"
-"""The key of a row that a task holds while it stops the run: nobody calls it."""
+"""The key of a row that a task holds while it stops the run: nobody calls it. It is held by a session of its
+own, so that the run goes on once that has ended or expired, whatever becomes of the task."""
+
+_MAX_ANSWER: Final = 16 << 20
+"""The size of an answer to a claim, in characters of rows' ends, for which the number of keys is chosen: the
+store makes an answer in one step, in which it does nothing else."""
+
+_FIRST_CLAIM, _MOST_KNOWN, _MOST_NEW = 16, 64, 256
+"""The number of keys in a task's first claim; the most after rows that had ended, because such ones tend to
+follow, and may be larger; and the most."""
 
 
 class Claims:
@@ -69,19 +77,22 @@ class Claims:
         job: Job,
         *,
         fits: Callable[[str, object], dict[str, Any]],
-        cancelled: Callable[[], None],
+        fail: Callable[[RunCancelled], None],
     ) -> None:
-        """`fits`: see `Caller.checked`. `cancelled`: called when the run is cancelled."""
+        """`fits`: see `Caller.checked`. `fail`: called when the run is cancelled, or stopped by a task."""
         self._store = store
         self._drain = job.drain
         self._run = job.run
         self._again = job.again
-        self._cancelled = cancelled
-        self._stops = False
+        self._fail = fail
+        self._stopper = ""
+        """The session that stops the run; empty: this task doesn't."""
+        self.most = _FIRST_CLAIM
+        """How many keys to claim next."""
         self.ends = Ends(store.url, job, fits)
         self._session = uuid4().hex
         self._expiry = int(_EXPIRY * 1e6)
-        self._heartbeat = Heartbeat(self._renew, _EXPIRY)
+        self._heartbeat = Heartbeat(self._renew, _EXPIRY, always=True)
         self.start = Batch[str](self._start).ask
         """Mark a row as started; it may be called only if the verdict is `mine`."""
 
@@ -107,6 +118,7 @@ class Claims:
         """
         command = Claim(self._session, self._expiry, keys, started=self._again, again=self._again)
         verdicts = (await self._apply(command)).verdicts
+        self._heed(verdicts)
         outdated = [
             key
             for key, verdict in zip(keys, verdicts, strict=True)
@@ -116,6 +128,14 @@ class Claims:
             return verdicts
         await self._apply(Forget(tuple(outdated), ("failed",)))
         return (await self._apply(command)).verdicts
+
+    def _heed(self, verdicts: tuple[Verdict, ...]) -> None:
+        """Choose how many keys to claim next, as if all values were as large as the largest of these."""
+        largest = max((len(verdict.value) for verdict in verdicts), default=0)
+        if largest:
+            self.most = max(1, min(2 * self.most, _MOST_KNOWN, _MAX_ANSWER // largest))
+        else:
+            self.most = min(2 * self.most, _MOST_NEW)
 
     async def record(self, ends: list[Ended]) -> list[Verdict]:
         """Record how rows ended; the verdicts have the ends that count: earlier ones, if there are any."""
@@ -140,8 +160,17 @@ class Claims:
         await self._heartbeat.run()
 
     async def _renew(self) -> bool:
-        await self._apply(Beat(self._session, self._expiry))
+        if self._stopper:
+            await self._apply(Beat(self._session, self._expiry))
+            await self._apply(Beat(self._stopper, self._expiry))
+        elif await self._is_stopped(self._session, self._expiry):
+            self._fail(RunCancelled(self._run, by_task=True))
         return True  # if it had expired, it began anew, and asks about its rows again
+
+    async def _is_stopped(self, session: str, expiry: int) -> bool:
+        """Whether a task stops the run. The session is renewed."""
+        (verdict,) = (await self._apply(Start(session, expiry, (_STOP,)))).verdicts
+        return verdict.kind == "busy" and verdict.attempt > 0  # somebody holds that row
 
     async def part(self, uncalled: tuple[str, ...], error: BaseException | None) -> None:
         """Give rows back, and end the session. If the run is stopped, wait for the other tasks.
@@ -152,46 +181,52 @@ class Claims:
         """
         with anyio.move_on_after(PARTING), suppress(IntervalqError):
             await self.release(uncalled)
-        if isinstance(error, TooManyFailures):
-            await self._until_idle()
-        with anyio.move_on_after(PARTING), suppress(IntervalqError):
-            if self._stops:
-                await self._apply(Cancel(on=False))
-                await self._apply(Release(self._session, (_STOP,)))
-                self._stops = False
-            self._heartbeat.stop()
-            if self._heartbeat.has_begun:
+        self._heartbeat.stop()
+        if self._heartbeat.has_begun:  # rows whose calls were cut have an unknown outcome from now on
+            with anyio.move_on_after(PARTING), suppress(IntervalqError):
                 await self._apply(Leave(self._session))
-        if isinstance(error, RunCancelled) and not await self._until_idle():
+        if isinstance(error, TooManyFailures | RunCancelled):
+            by_user = isinstance(error, RunCancelled) and not error.by_task
+            longest = self._drain + PARTING
+            # Others outlast the task that stops the run: its own calls, its wait, and its other steps.
+            await self._until_idle(longest if by_user or self._stopper else 2 * self._drain + 5 * PARTING)
+        if self._stopper:
+            with anyio.move_on_after(PARTING), suppress(IntervalqError):
+                await self._apply(Release(self._stopper, (_STOP,)))
+                await self._apply(Leave(self._stopper))
+        if isinstance(error, RunCancelled) and error.by_task:
             await anyio.sleep(_LAST)  # the error to see is that of the task that stopped the run
 
-    async def _until_idle(self) -> bool:
-        """Wait, if the run is cancelled, for calls of other tasks to end; returns False once it no longer is.
+    async def _until_idle(self, longest: float) -> None:
+        """Wait, while the run is cancelled or stopped, for calls of other tasks to end.
 
-        Sessions without rows don't count: a pipeline's driver has one from beginning to end.
+        Sessions without rows don't count: a pipeline's driver has one from beginning to end. The row that is
+        held by a task which stops the run does, for the others.
         """
         pause = _LOOK_AGAIN[0]
-        with anyio.move_on_after(self._drain + PARTING), suppress(IntervalqError):
+        with anyio.move_on_after(longest), suppress(IntervalqError):
             while True:
+                if self._stopper:
+                    await self._apply(Beat(self._stopper, self._expiry))
                 answer = await self._apply(Count())
-                if not answer.cancelled or answer.summary is None:
-                    return False
-                if answer.summary.claimed + answer.summary.started <= self._stops:
-                    break
+                if answer.summary is None:
+                    return
+                if answer.summary.claimed + answer.summary.started <= bool(self._stopper):
+                    return
+                if not self._stopper and not answer.cancelled and not await self._is_stopped(uuid4().hex, 1):
+                    return
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LOOK_AGAIN[1])
-        return True
 
     async def stop_others(self) -> None:
-        """Cancel the run for a moment, so that other tasks begin no more calls; `part` ends that.
+        """Stop the run: from their next heartbeat on, other tasks begin no more calls; `part` ends that.
 
-        This task holds a row until then, by which the others know that the run isn't cancelled for good.
         Nothing is done if another task does this already, or the run is cancelled.
         """
-        (verdict,) = (await self._apply(Claim(self._session, self._expiry, (_STOP,)))).verdicts
+        stopper = uuid4().hex
+        (verdict,) = (await self._apply(Claim(stopper, self._expiry, (_STOP,)))).verdicts
         if verdict.kind == "mine":
-            self._stops = True
-            await self._apply(Cancel())
+            self._stopper = stopper
 
     async def has_results(self) -> bool:
         """Whether a row of this run has a result."""
@@ -213,10 +248,10 @@ class Claims:
                 if outage.failed():
                     raise
             await outage.pause()
-        if not isinstance(command, Leave | Release):
+        if isinstance(command, Claim | Start | Record | Beat) and command.session == self._session:
             self._heartbeat.renewed(asked)  # the lease runs from the time of the request, at the latest
         if answer.cancelled:
-            self._cancelled()
+            self._fail(RunCancelled(self._run))
         return answer
 
 
@@ -252,9 +287,10 @@ class Recorder:
 
     async def _record(self) -> None:
         while some := self._waiting[:MAX_ROWS]:
-            del self._waiting[:MAX_ROWS]
             ends = [Ended(row.key, text, end.error is not None) for row, end, text in some]
-            for (row, end, text), verdict in zip(some, await self._claims.record(ends), strict=True):
+            verdicts = await self._claims.record(ends)
+            del self._waiting[: len(some)]  # not before: after an error, the next end brings them again
+            for (row, end, text), verdict in zip(some, verdicts, strict=True):
                 if verdict.value == text:
                     self._recorded(row, end, known=False)
                 else:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _STEP: Final = re.compile(r"([ :+-]*)(?:\*\(\d+\) *)?([A-Za-z].*)")
 """A line of a physical plan: marks of its depth, that of generated code, and the step."""
 
+_PACED: Final = re.compile(rf"\w*MapInArrow {STAGE}\(")
+"""How the step of a paced stage begins; its name may also be in a column, or in a path."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -82,7 +85,7 @@ def plan(
 
     took = parse.duration(latency, what="latency") / 1e6
     concurrency = whole("concurrency", concurrency, 1, 10_000)
-    if STAGE in _explained(df):
+    if _is_paced(_explained(df)):
         raise InvalidOption(
             "df= is made by paced() already, so counting its rows would call them: give the DataFrame before "
             "paced(), and this one as result="
@@ -116,6 +119,12 @@ def _explained(df: DataFrame) -> str:
     return printed.getvalue()
 
 
+def _is_paced(tree: str) -> bool:
+    """Whether a physical plan has a paced stage."""
+    steps = map(_STEP.match, tree.splitlines())
+    return any(step is not None and _PACED.match(step[2]) for step in steps)
+
+
 def _paid_and_dropped(tree: str) -> list[str]:
     """Warnings about the steps of a physical plan that come after a paced stage, and waste calls."""
     found: list[str] = []
@@ -126,7 +135,7 @@ def _paid_and_dropped(tree: str) -> list[str]:
         depth, text = step.end(1), step[2]
         while above and above[-1][0] >= depth:
             above.pop()
-        if STAGE in text:
+        if _PACED.match(text):
             found += [warning for _, parent in above for warning in _wasteful(parent)]
         above.append((depth, text))
     return list(dict.fromkeys(found))

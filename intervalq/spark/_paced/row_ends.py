@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
-from anyio import to_thread
+from anyio import CancelScope, to_thread
 
 from intervalq._spec.codec import encoded, read
 from intervalq.errors import BadResult, RunChanged, UnreadableValue, short
@@ -100,11 +100,13 @@ class Ends:
                 "it instead, or use ledger=None",
             )
         try:
-            return await to_thread.run_sync(self._large.write, key, self._text(answer))
+            with CancelScope(shield=True):  # the end of `drain` cuts calls, not answers that have come
+                name = await to_thread.run_sync(self._large.write, key, self._text(answer))
         except OSError as error:
             raise BadResult(
                 key, f"{too_long}, and it can't be written into {self._large.place}: {error}"
             ) from error
+        return name
 
     async def read(self, key: str, text: str) -> End:
         """The end that a text describes.

@@ -22,11 +22,10 @@ from intervalq.errors import (
     BadResult,
     QueueClosed,
     RowFailed,
-    RunCancelled,
     TooManyFailures,
     UnknownOutcome,
 )
-from intervalq.ledger.rules import MAX_ROWS, Ended, Verdict
+from intervalq.ledger.rules import Ended, Verdict
 from intervalq.spark._paced.call import Caller
 from intervalq.spark._paced.context import CallContext, client
 from intervalq.spark._paced.handoff import Done, Exchange, Row, Stamp
@@ -58,7 +57,7 @@ class Flow:
                 ledger_store(job.ledger_url),
                 job,
                 fits=self._caller.checked,
-                cancelled=lambda: self.fail(RunCancelled(job.run)),
+                fail=self.fail,
             )
             self._recorder = Recorder(self._claims, self._begin, self._recorded)
         self._trial = Trial(job)
@@ -187,19 +186,21 @@ class Flow:
             else:
                 self._followers[row.key] = []
                 new.append(row)
-        for first in range(0, len(new), MAX_ROWS):
-            await self._ask(new[first : first + MAX_ROWS])
+        await self._ask(new)
 
     async def _ask(self, rows: list[Row]) -> None:
         assert self._claims is not None
-        verdicts = await self._claims.claim(tuple(row.key for row in rows))
-        mine = [
-            row
-            for row, verdict in zip(rows, verdicts, strict=True)
-            if verdict == _MINE or not await self._settled(row, verdict)
-        ]
-        if self._error is None:
-            self._put(mine)
+        while rows:
+            most = self._claims.most
+            some, rows = rows[:most], rows[most:]
+            verdicts = await self._claims.claim(tuple(row.key for row in some))
+            mine = [
+                row
+                for row, verdict in zip(some, verdicts, strict=True)
+                if verdict == _MINE or not await self._settled(row, verdict)
+            ]
+            if self._error is None:
+                self._put(mine)
 
     async def _settled(self, row: Row, verdict: Verdict) -> bool:
         """Act on a verdict; False: the row is to be called."""
@@ -234,8 +235,7 @@ class Flow:
                 return
             rows, self._busy = self._busy, []
             before = len(rows)
-            for first in range(0, len(rows), MAX_ROWS):
-                await self._ask(rows[first : first + MAX_ROWS])
+            await self._ask(rows)
             pause = _ASK_AGAIN[0] if len(self._busy) < before or not before else min(most, 2 * pause)
 
     def _finish(
