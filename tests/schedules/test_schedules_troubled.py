@@ -131,7 +131,7 @@ def test_a_failing_function_is_logged_and_the_schedule_goes_on(caplog: pytest.Lo
         assert len(calls) == 4
         assert [o.abandoned for o in calls] == [None] * 4
 
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.ERROR, "intervalq"):
         run(main)
     assert caplog.text.count("ValueError: planned") == 4
 

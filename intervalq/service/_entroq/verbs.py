@@ -126,8 +126,8 @@ class Verbs:
         self.waiting.notify({row.queue for row in (*modified.inserted, *modified.changed)})
         self._remember(modified.inserted, request.claimant_id)
         return pb.ModifyResponse(
-            inserted=[task_of(row, claimant=request.claimant_id) for row in modified.inserted],
-            changed=[task_of(row) for row in modified.changed],
+            inserted=[shown(row, inserter=request.claimant_id) for row in modified.inserted],
+            changed=[shown(row) for row in modified.changed],
         )
 
     async def _check_access(self, command: Modify, caller: Caller, claimant: str) -> None:
