@@ -72,7 +72,7 @@ async def test_a_thread_that_is_always_late_begins_in_its_own_slot_once_that_is_
 async def test_where_the_next_slot_is_handed_out_by_then_a_late_thread_takes_another_one() -> None:
     shard = shard_on(FarStore())
     await shard.slot(Waiter())
-    one, two = Waiter(early=1_500_000), Waiter(early=1_500_000)
+    one, two = (Waiter(early=1_500_000, in_thread=True) for _ in range(2))
     async with anyio.create_task_group() as group:
         grants: list[Grant] = []
 

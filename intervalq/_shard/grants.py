@@ -155,8 +155,7 @@ class Grant:
     def __init__(self, granted: GrantRange, clear: int = -FOREVER) -> None:
         self.range = granted
         self.clear = clear
-        """Before this time, on the process's own clock, it would be too close to the previous start, or a
-        slot that moved has not come."""
+        """Before this time, on the process's own clock, it would be too close to the previous start."""
         self.ticket = granted.end - granted.count
         self.shift = granted.shift
         """By how much it moved because earlier jobs began late."""
@@ -174,7 +173,7 @@ class Grant:
     @property
     def opens(self) -> int:
         """From when it may be used, on the process's own clock."""
-        return max(self.clear, -FOREVER if self.at_once else self.instant + self.range.after)
+        return max(self.clear, -FOREVER if self.at_once else self.instant + self.range.after + self.shift)
 
     @property
     def closes(self) -> int:

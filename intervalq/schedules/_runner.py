@@ -187,8 +187,16 @@ class Runner:
                 self.wake()
             else:
                 await call()
-        except Exception:
-            log.exception("schedule %r: the function failed at %s", self._task.name, occurrence.scheduled)
+        except Exception as error:
+            reason: BaseException = error
+            while isinstance(reason, BaseExceptionGroup) and len(reason.exceptions) == 1:
+                reason = reason.exceptions[0]  # a task group wraps its only error
+            log.error(  # noqa: TRY400 - that one instead of the group
+                "schedule %r: the function failed at %s",
+                self._task.name,
+                occurrence.scheduled,
+                exc_info=reason,
+            )
 
     def _holder(self, scheduled: int | None) -> str:
         """The name by which this process takes an occurrence: after a lost answer it knows its own again."""
