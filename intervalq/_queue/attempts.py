@@ -161,7 +161,7 @@ def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
     """
     shard.undo(grant)
     again = Waiter(
-        cost=waiter.cost, early=0 if waiter.early else EARLY, in_thread=True, order=waiter.order, again=True,
+        cost=waiter.cost, early=EARLY - waiter.early, in_thread=True, order=waiter.order, again=True,
         units=waiter.units,
     )  # fmt: skip
     again.within, again.latest = waiter.within, waiter.latest
