@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 LAYOUT: Final = 1
 """The version of a record's layout."""
 
-_MOST: Final = 2**53
+_MAX_NUMBER: Final = 2**53
 """No number of a record is larger."""
 
 
@@ -74,7 +74,7 @@ class Record:
         values: dict[str, Any] = {name: data.get(name) for name in _KINDS}
         for name, kinds in _KINDS.items():
             value = values[name]
-            if type(value) not in kinds or (isinstance(value, int) and abs(value) > _MOST):
+            if type(value) not in kinds or (isinstance(value, int) and abs(value) > _MAX_NUMBER):
                 raise BadRecord(f"'{name}' is missing or out of range")
         return cls(**values)
 

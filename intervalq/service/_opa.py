@@ -15,8 +15,8 @@ from intervalq.store import stopwatch
 
 _KEPT: Final = 5_000_000
 """How long an answer is used again, in microseconds: a right that is taken away ends by then."""
-_MOST: Final = 10_000
-_MOST_WANTED: Final = 100
+_MAX_KEPT: Final = 10_000
+_MAX_WANTED: Final = 100
 """Requests that want more are asked about each time, so that the memory of answers is bounded."""
 _PATIENCE: Final = 5.0
 
@@ -43,13 +43,13 @@ class Opa:
         """What the agent denies. That it denies nothing is remembered for five seconds."""
         now = stopwatch()
         while self._allowed and (
-            now > next(iter(self._allowed.values())) + _KEPT or len(self._allowed) > _MOST
+            now > next(iter(self._allowed.values())) + _KEPT or len(self._allowed) > _MAX_KEPT
         ):
             self._allowed.popitem(last=False)
         if asked in self._allowed:
             return frozenset()
         denied = await self._ask(asked)
-        if not denied and len(asked[3]) <= _MOST_WANTED:
+        if not denied and len(asked[3]) <= _MAX_WANTED:
             self._allowed[asked] = stopwatch()
             self._allowed.move_to_end(asked)
         return denied

@@ -42,7 +42,7 @@ _MAX_ATTEMPT: Final = 1_000_000_000
 _TOLD: Final = 300
 """The most characters of the text beside the details of an error, which name the tasks."""
 _REMEMBERED: Final = 10_000
-_MOST: Final = 10_000
+_MAX_SHOWN: Final = 10_000
 """The most tasks or queues in an answer, because it is one message."""
 
 
@@ -240,7 +240,7 @@ class Verbs:
     async def _tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.Task]:
         if not request.queue and not request.task_id:
             raise Refusal(Code.INVALID_ARGUMENT, "give a queue or ids of tasks")
-        limit = min(_count("limit", request.limit) or _MOST, _MOST)
+        limit = min(_count("limit", request.limit) or _MAX_SHOWN, _MAX_SHOWN)
         ids = _few("task_id", [text("id", one) for one in request.task_id])
         queue = queue_name(request.queue) if request.queue else None
         if queue is not None:
@@ -250,7 +250,7 @@ class Verbs:
         select = Select(
             queue=None if ids else queue,
             ids=ids,
-            limit=None if ids else _MOST if mine else limit,
+            limit=None if ids else _MAX_SHOWN if mine else limit,
             values=not request.omit_values,
         )
         rows = await self._store.apply(select)
@@ -274,7 +274,7 @@ class Verbs:
         return pb.QueuesResponse(queues=map(stats_of, await self._stats(request, caller)))
 
     async def _stats(self, request: pb.QueuesRequest, caller: Caller) -> list[QueueStats]:
-        limit = min(_count("limit", request.limit) or _MOST, _MOST)
+        limit = min(_count("limit", request.limit) or _MAX_SHOWN, _MAX_SHOWN)
         # Those that the caller may not read don't count.
         asked = limit if isinstance(caller, Anybody) else None
         names, prefixes = _few("match_exact", request.match_exact), _few("match_prefix", request.match_prefix)

@@ -52,8 +52,8 @@ _Wanted = tuple[float, IntervalQueue | None, int]
 
 
 def _wanted(limits: Sequence[Limit], request: pb.RateLimitRequest) -> list[_Wanted]:
-    if len(request.descriptors) > _MOST_DESCRIPTORS:
-        raise Refusal(Code.INVALID_ARGUMENT, f"a request has at most {_MOST_DESCRIPTORS} descriptors")
+    if len(request.descriptors) > _MAX_DESCRIPTORS:
+        raise Refusal(Code.INVALID_ARGUMENT, f"a request has at most {_MAX_DESCRIPTORS} descriptors")
     wanted: list[_Wanted] = []
     for descriptor in request.descriptors:
         entries = {entry.key: entry.value for entry in descriptor.entries}
@@ -61,16 +61,16 @@ def _wanted(limits: Sequence[Limit], request: pb.RateLimitRequest) -> list[_Want
         cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else request.hits_addend
         if limit is None:
             wanted.append((0.0, None, 0))
-        elif cost > _MOST:
-            raise Refusal(Code.INVALID_ARGUMENT, f"hits_addend={cost} is above {_MOST}")
+        elif cost > _MAX_COST:
+            raise Refusal(Code.INVALID_ARGUMENT, f"hits_addend={cost} is above {_MAX_COST}")
         else:
             wanted.append((limit.wait, limit.queue_of(entries), int(cost) or 1))
     return wanted
 
 
-_MOST: Final = 1_000
+_MAX_COST: Final = 1_000
 """The highest cost of a job in slots."""
-_MOST_DESCRIPTORS: Final = 16
+_MAX_DESCRIPTORS: Final = 16
 
 
 async def _answer(wanted: Sequence[_Wanted]) -> pb.RateLimitResponse:
