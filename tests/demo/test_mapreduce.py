@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from intervalq.demo import mapreduce
-from intervalq.demo.mapreduce import Count, Names
+import mapreduce
+from mapreduce import Count, Names
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import Begin, Session, Work
 from intervalq.tasks.store import open_task_store
@@ -99,7 +99,7 @@ async def test_over_processes_with_postgres(postgres_url: str, seed: int, anyio_
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "intervalq.demo.mapreduce", *arguments],
+        [sys.executable, mapreduce.__file__, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

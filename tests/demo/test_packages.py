@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from intervalq.demo import _packages_list
-from intervalq.demo import packages as example
-from intervalq.demo._packages_api import PackagesAPI
+import debian_packages as example
+import debian_packages_list
+from debian_packages_api import PackagesAPI
 
 LIST = """\
 Package: a
@@ -31,13 +31,13 @@ Version: 3
 def test_rows_are_those_of_the_longest_list_that_has_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_packages_list, "_LISTS", tmp_path)
-    monkeypatch.setattr(_packages_list, "_STATUS", tmp_path / "status")
+    monkeypatch.setattr(debian_packages_list, "_LISTS", tmp_path)
+    monkeypatch.setattr(debian_packages_list, "_STATUS", tmp_path / "status")
     (tmp_path / "x_Packages.gz").write_bytes(gzip.compress(LIST.encode()))
-    rows, source = _packages_list.packages(2)
+    rows, source = debian_packages_list.packages(2)
     assert rows == [{"name": "a", "version": "1.0", "size": 7}, {"name": "b", "version": "2"}]
     assert source.endswith("x_Packages.gz")
-    rows, source = _packages_list.packages(3)  # a comes once
+    rows, source = debian_packages_list.packages(3)  # a comes once
     assert (len(rows), source) == (3, "a made-up list")
     assert rows[0].keys() == {"name", "version", "section", "size"}
 

@@ -14,9 +14,9 @@ from anyio.from_thread import start_blocking_portal
 from cli.command_line import CommandLine
 from intervalq.demo import countries
 from intervalq.demo.api import DemoAPI
-from intervalq.demo.spark_tasks import run
 from intervalq.tasks.sync import Tasks
 from spark.stand_in import SparkApi
+from spark_tasks import run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,6 +1,6 @@
 """API calls without occupying Spark slots: Spark writes tasks, two workers call, Spark reads the results.
 
-    python -m intervalq.demo.spark_tasks
+    python docs/examples/spark_tasks.py
 
 Looks the 249 countries up in a local stand-in for an API that allows 50 calls in any second. Needs
 `intervalq[spark,cli]`; all files are in a folder that is removed at the end. `intervalq work` runs this
@@ -30,7 +30,7 @@ from intervalq.tasks.rules import Insert
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MODULE: Final = "intervalq.demo.spark_tasks"  # not `__name__`, which may be `__main__`
+_MODULE: Final = Path(__file__).stem  # not `__name__`, which may be `__main__`
 
 _API: Final = "INTERVALQ_DEMO_API"
 """The environment variable with the URL of the API, for the workers."""
@@ -62,7 +62,7 @@ def run(spark: SparkSession, store: str, api: DemoAPI, codes: Sequence[str]) -> 
     written.mode("append").save()
     work = [sys.executable, "-m", "intervalq.cli", "work", _MODULE, "--processes", "2", "--until-empty"]
     environment = {**os.environ, "INTERVALQ_STORE": store, _API: api.url}
-    subprocess.run(work, env=environment, check=True)  # noqa: S603 - our own command
+    subprocess.run(work, env=environment, cwd=Path(__file__).parent, check=True)  # noqa: S603 - our own command
     results = spark.read.format("intervalq").options(store=store, queue="results").load()
     parsed = results.selectExpr("from_json(value, 'code string, status int') as result").select("result.*")
     return {

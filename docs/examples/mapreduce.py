@@ -1,6 +1,6 @@
 """MapReduce on durable tasks: counts words over several processes, and checks the sum against one process.
 
-    python -m intervalq.demo.mapreduce --mappers 4 --reducers 3 --chaos README.md
+    python docs/examples/mapreduce.py --mappers 4 --reducers 3 --chaos README.md
 
 A mapper claims a document, counts its words, and in one step inserts a task for each shard that has some of
 them and removes its own. The reducer of a shard merges such tasks, many into one, until no document and only
@@ -221,7 +221,7 @@ class Count:
 
     async def _start(self, part: str, stdout: int | None = None) -> Process:
         # The store isn't an argument: `ps` shows arguments to everybody, and its URL may hold a password.
-        command = [sys.executable, "-m", "intervalq.demo.mapreduce", "--part", part]
+        command = [sys.executable, __file__, "--part", part]
         command += ["--name", self._names.documents.removesuffix(".map")]
         return await anyio.open_process(
             [*command, "--reducers", str(len(self._names.shards))],
@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m intervalq.demo.mapreduce", description="Count words, as MapReduce on durable tasks."
+        description="Count words, as MapReduce on durable tasks."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="texts (default: Python's help topics)")
     parser.add_argument("--store", metavar="URL", help="default: a SQLite file, removed afterwards")

@@ -1,6 +1,6 @@
 """A pipeline on real rows: an API with a limit is asked about each of ten thousand Debian packages.
 
-    python -m intervalq.demo.packages --kill
+    python docs/examples/debian_packages.py --kill
 
 The rows come from the package lists of this machine (elsewhere from a made-up list), and include some invalid
 ones. The API runs here, counts every call on its own clock, and answers 429 beyond a published number of
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from intervalq.demo._packages_api import PackagesAPI
-from intervalq.demo._packages_list import packages
+from debian_packages_api import PackagesAPI
+from debian_packages_list import packages
 
 _SPEC: Final = """\
 [pipeline]
@@ -41,7 +41,7 @@ key = "name"
 has_version = "version <> ''"
 
 [call]
-function = "intervalq.demo._packages_call:ask"
+function = "debian_packages_call:ask"
 schema = "status int, megabytes double"
 concurrency = 64
 retries = 3
@@ -79,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m intervalq.demo.packages",
         description="Ask an API about each of 10,000 packages, by a pipeline on Spark; takes about a minute.",
     )
     parser.add_argument("--rows", type=int, default=10_000, metavar="N", help="how many packages (10000)")
@@ -103,7 +102,10 @@ def _write(folder: Path, url: str, rows: int) -> str:
 
 def _started(folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "intervalq.cli", "pipeline", "run", str(folder / "packages.toml")]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - this interpreter, this package
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(  # noqa: S603 - this interpreter, this package
+        command, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}
+    )
 
 
 def _killed(folder: Path, api: PackagesAPI, calls: int) -> None:
