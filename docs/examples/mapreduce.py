@@ -273,9 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Count words, as MapReduce on durable tasks."
-    )
+    parser = argparse.ArgumentParser(description="Count words, as MapReduce on durable tasks.")
     parser.add_argument("files", nargs="*", metavar="FILE", help="texts (default: Python's help topics)")
     parser.add_argument("--store", metavar="URL", help="default: a SQLite file, removed afterwards")
     parser.add_argument("--mappers", type=_several, default=4, metavar="N", help="processes that count (4)")

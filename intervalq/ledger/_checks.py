@@ -1,4 +1,4 @@
-"""Checks of names, keys and values of a ledger, made before a store sees them."""
+"""Checks of names, keys and states of a ledger, made before a store sees them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, get_args
 
 from intervalq._spec import parse
 from intervalq.errors import InvalidOption, short
-from intervalq.ledger.rules import MAX_VALUE, Shown
+from intervalq.ledger.rules import Shown
 
 MAX_KEY: Final = 512
 """The longest key of a row, in characters."""
@@ -48,24 +48,6 @@ def checked_keys(values: Iterable[object]) -> tuple[str, ...]:
     if isinstance(values, str):
         raise InvalidOption(f"keys={short(values)} is a single text: put it into a list")
     return tuple(dict.fromkeys(map(checked_key, values)))
-
-
-def checked_value(value: str, key: str) -> str:
-    """The value of a row, unchanged: at most `MAX_VALUE` bytes of UTF-8 without U+0000.
-
-    Raises:
-        InvalidOption: it is not such a value.
-    """
-    if "\0" in value or not _is_text(value):
-        raise InvalidOption(
-            f"the value of row {short(key)} contains U+0000 or a lone surrogate: write it as JSON"
-        )
-    if len(value) > MAX_VALUE // 4 and len(value.encode()) > MAX_VALUE:
-        raise InvalidOption(
-            f"the value of row {short(key)} is longer than {MAX_VALUE} bytes: keep it elsewhere, and its "
-            "place in the ledger"
-        )
-    return value
 
 
 def checked_shown(values: Iterable[object]) -> tuple[Shown, ...]:

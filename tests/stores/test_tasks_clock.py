@@ -43,30 +43,32 @@ from servers import Server
 HOUR: Final = 3600
 MINUTE: Final = 60
 
-Go = Callable[[int], Awaitable[object]]
+MoveClock = Callable[[int], Awaitable[object]]
 """Lets this many seconds (or a negative number) pass on the store's clock."""
 
 
 @pytest.fixture
-def memory() -> tuple[TaskStore, Go]:
+def memory() -> tuple[TaskStore, MoveClock]:
     now = [time.time_ns() // 1000]
 
-    async def go(seconds: int) -> None:
+    async def move_clock(seconds: int) -> None:
         now[0] += seconds * SECOND
 
-    return MemoryTaskStore(clock=lambda: now[0]), go
+    return MemoryTaskStore(clock=lambda: now[0]), move_clock
 
 
 @pytest.fixture
-async def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[TaskStore, Go]]:
+async def sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[TaskStore, MoveClock]]:
     now = [time.time_ns() // 1000]
 
-    async def go(seconds: int) -> None:
+    async def move_clock(seconds: int) -> None:
         now[0] += seconds * SECOND
 
     monkeypatch.setattr(sqlite_tasks, "wall_clock", lambda: now[0])
     async with aclosing(SQLiteTaskStore(f"sqlite://{tmp_path}/tasks.db")) as store:
-        yield store, go
+        yield store, move_clock
 
 
 CLOCK: Final = """
@@ -80,7 +82,7 @@ CLOCK: Final = """
 
 
 @pytest.fixture
-async def postgres(postgres_url: str) -> AsyncIterator[tuple[TaskStore, Go]]:
+async def postgres(postgres_url: str) -> AsyncIterator[tuple[TaskStore, MoveClock]]:
     name = f"intervalq_{secrets.token_hex(6)}"
     url = urlunsplit(urlsplit(postgres_url)._replace(path=f"/{name}"))
     with psycopg.connect(postgres_url, autocommit=True) as server:
@@ -90,10 +92,10 @@ async def postgres(postgres_url: str) -> AsyncIterator[tuple[TaskStore, Go]]:
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(CLOCK.encode())
 
-                async def go(seconds: int) -> None:
+                async def move_clock(seconds: int) -> None:
                     connection.execute(b"update clock set ahead = ahead + %s", [seconds * SECOND])
 
-                yield store, go
+                yield store, move_clock
         server.execute(f"drop database {name} with (force)".encode())
 
 
@@ -107,20 +109,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
 
 
 @pytest.fixture
-async def redis(clock: FakeClock, own_redis: Callable[..., Server]) -> AsyncIterator[tuple[TaskStore, Go]]:
+async def redis(
+    clock: FakeClock, own_redis: Callable[..., Server]
+) -> AsyncIterator[tuple[TaskStore, MoveClock]]:
     ahead = [0]
 
-    async def go(seconds: int) -> None:
+    async def move_clock(seconds: int) -> None:
         ahead[0] += seconds
         clock.set(ahead[0])
 
     async with aclosing(RedisTaskStore(own_redis().url)) as store:
-        yield store, go
+        yield store, move_clock
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
-def opened(request: pytest.FixtureRequest) -> tuple[TaskStore, Go]:
-    opened: tuple[TaskStore, Go] = request.getfixturevalue(request.param)
+def opened(request: pytest.FixtureRequest) -> tuple[TaskStore, MoveClock]:
+    opened: tuple[TaskStore, MoveClock] = request.getfixturevalue(request.param)
     return opened
 
 
@@ -140,23 +144,23 @@ async def _ids(store: TaskStore) -> list[str]:
 
 @pytest.mark.parametrize("steps", [1, 3])
 async def test_what_was_ready_is_ready_and_what_waits_waits_as_long(
-    opened: tuple[TaskStore, Go], steps: int
+    opened: tuple[TaskStore, MoveClock], steps: int
 ) -> None:
     """This includes tasks inserted or given back then, and holds for one large step or some small ones."""
-    store, go = opened
+    store, move_clock = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
     assert await _ids(store) == []
     await _insert(store, "e1", delay=30 * MINUTE * SECOND)
-    await go(70 * MINUTE)
+    await move_clock(70 * MINUTE)
     await _insert(store, "a1", "a2", "a3")
     await _insert(store, "d1", delay=10 * MINUTE * SECOND)
-    await go(5 * MINUTE)
+    await move_clock(5 * MINUTE)
     await store.apply(Beat("s"))
     await _insert(store, "b1")
     for _ in range(steps):
-        await go(-HOUR)
+        await move_clock(-HOUR)
         await store.apply(Beat("s"))
-    await go(steps)  # the store knows to the second what the clock read before
+    await move_clock(steps)  # the store knows to the second what the clock read before
     await _insert(store, "c1")
     await _insert(store, "d2", delay=20 * MINUTE * SECOND)
     rows = await _claimed(store)
@@ -165,31 +169,31 @@ async def test_what_was_ready_is_ready_and_what_waits_waits_as_long(
     back = Work("s", tuple(Delete(row.id, row.version) for row in rows[1:]))
     assert (await store.apply(back)).lost == ()
     await store.apply(Modify("s", deletes=(Delete(rows[0].id, rows[0].version),)))
-    await go(6 * MINUTE)
+    await move_clock(6 * MINUTE)
     assert await _ids(store) == ["d1"]
-    await go(15 * MINUTE)
+    await move_clock(15 * MINUTE)
     assert await _ids(store) == ["d2"]
-    await go(HOUR)
+    await move_clock(HOUR)
     assert await _ids(store) == []
 
 
-async def test_what_is_given_back_after_it_is_ready_again(opened: tuple[TaskStore, Go]) -> None:
-    store, go = opened
+async def test_what_is_given_back_after_it_is_ready_again(opened: tuple[TaskStore, MoveClock]) -> None:
+    store, move_clock = opened
     for session in ("s", "other"):
         await store.apply(Begin(Session(session, expiry=10 * HOUR * SECOND)))
     await _insert(store, "a1", "a2")
     await store.apply(Beat("s"))
-    await go(-HOUR)
+    await move_clock(-HOUR)
     await store.apply(Beat("s"))
-    await go(1)
+    await move_clock(1)
     rows = await _claimed(store, "other")
     assert [row.id for row in rows] == ["a1", "a2"]
     await store.apply(End("other"))
     assert await _ids(store) == ["a1", "a2"]
 
 
-async def test_claims_and_sessions_end_neither_early_nor_late(opened: tuple[TaskStore, Go]) -> None:
-    store, go = opened
+async def test_claims_and_sessions_end_neither_early_nor_late(opened: tuple[TaskStore, MoveClock]) -> None:
+    store, move_clock = opened
     for session in ("s", "dead", "alive"):
         await store.apply(Begin(Session(session, f"host-{session}", 7, expiry=30 * SECOND)))
     await _insert(store, "leased")
@@ -197,60 +201,60 @@ async def test_claims_and_sessions_end_neither_early_nor_late(opened: tuple[Task
     await _insert(store, "held")
     assert [row.id for row in await _claimed(store, "dead")] == ["held"]
     await store.apply(Beat("s"))
-    await go(-HOUR)
+    await move_clock(-HOUR)
     for _ in range(2):
         for session in ("s", "alive"):
             assert (await store.apply(Beat(session))).lapsed == ()
         assert await _ids(store) == []
-        await go(10)
+        await move_clock(10)
     await store.apply(Beat("alive"))
-    await go(20)
+    await move_clock(20)
     assert (await store.apply(Beat("s"))).lapsed == ("dead",)
     await store.apply(Beat("alive"))
-    await go(2)
+    await move_clock(2)
     assert await _ids(store) == ["held"]
     for _ in range(12):
-        await go(20)
+        await move_clock(20)
         for session in ("s", "alive"):
             assert (await store.apply(Beat(session))).lapsed == ()
         assert await _ids(store) == []
-    await go(60)
+    await move_clock(60)
     assert await _ids(store) == ["leased"]
 
 
-async def test_a_lease_that_has_ended_is_nobodys(opened: tuple[TaskStore, Go]) -> None:
+async def test_a_lease_that_has_ended_is_nobodys(opened: tuple[TaskStore, MoveClock]) -> None:
     """Others may then change the task, whether or not any session has looked for tasks."""
-    store, go = opened
+    store, move_clock = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
     await _insert(store, "leased")
     (row,) = await _claimed(store, "s", 300 * SECOND)
     await store.apply(Beat("s"))
-    await go(-HOUR)
+    await move_clock(-HOUR)
     await store.apply(Beat("s"))
     removal = Modify(deletes=(Delete(row.id, row.version),))
-    await go(280)
+    await move_clock(280)
     await store.apply(Beat("s"))
     with pytest.raises(DependencyError):
         await store.apply(removal)
-    await go(30)
+    await move_clock(30)
     await store.apply(Beat("s"))
     await store.apply(removal)
 
 
 @pytest.mark.parametrize("replace", [False, True])
 async def test_a_lease_that_ended_before_the_step_is_nobodys(
-    opened: tuple[TaskStore, Go], replace: bool
+    opened: tuple[TaskStore, MoveClock], replace: bool
 ) -> None:
     """Its time ends only once, also for a task that replaces others of its key."""
-    store, go = opened
+    store, move_clock = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
     await store.apply(Modify(inserts=(Insert("q", "1", "leased", key="k"),)))
     (row,) = await _claimed(store, "s", 300 * SECOND)
-    await go(310)
+    await move_clock(310)
     await store.apply(Beat("s"))
-    await go(-HOUR)
+    await move_clock(-HOUR)
     await store.apply(Beat("s"))
-    await go(1)
+    await move_clock(1)
     if replace:
         new = Insert("q", "2", "new", key="k", inbox=1, replace=True)
         await store.apply(Modify(inserts=(new,)))
@@ -262,9 +266,11 @@ async def test_a_lease_that_ended_before_the_step_is_nobodys(
 
 
 @pytest.mark.parametrize("way", ["change", "settle", "end"])
-async def test_what_is_changed_or_given_back_waits_no_longer(opened: tuple[TaskStore, Go], way: str) -> None:
+async def test_what_is_changed_or_given_back_waits_no_longer(
+    opened: tuple[TaskStore, MoveClock], way: str
+) -> None:
     """Tasks claimed or inserted before the step are ready if they are given back or changed after it."""
-    store, go = opened
+    store, move_clock = opened
     for session in ("s", "other"):
         await store.apply(Begin(Session(session, expiry=10 * HOUR * SECOND)))
     await _insert(store, "a")
@@ -272,9 +278,9 @@ async def test_what_is_changed_or_given_back_waits_no_longer(opened: tuple[TaskS
     rows = await _claimed(store, "other") if way in ("settle", "end") else []
     named = {row.id: row for row in (rows or [*await store.apply(Select("q"))])}
     await store.apply(Beat("s"))
-    await go(-HOUR)
+    await move_clock(-HOUR)
     await store.apply(Beat("s"))
-    await go(1)
+    await move_clock(1)
     change = Change("a", named["a"].version, json="2")
     if way == "end":
         await store.apply(End("other"))
@@ -283,14 +289,16 @@ async def test_what_is_changed_or_given_back_waits_no_longer(opened: tuple[TaskS
     else:
         await store.apply(Modify("s", changes=(change, Change("later", named["later"].version))))
     assert await _ids(store) == ["a"]
-    await go(19 * MINUTE)
+    await move_clock(19 * MINUTE)
     assert await _ids(store) == []
-    await go(2 * MINUTE)
+    await move_clock(2 * MINUTE)
     assert await _ids(store) == ["later"]
 
 
-async def test_a_dedupe_key_is_free_again_when_it_would_have_been(opened: tuple[TaskStore, Go]) -> None:
-    store, go = opened
+async def test_a_dedupe_key_is_free_again_when_it_would_have_been(
+    opened: tuple[TaskStore, MoveClock],
+) -> None:
+    store, move_clock = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
 
     async def insert(id_: str) -> int:
@@ -301,18 +309,18 @@ async def test_a_dedupe_key_is_free_again_when_it_would_have_been(opened: tuple[
     (row,) = await _claimed(store)
     await store.apply(Work("s", (Delete(row.id, row.version),)))
     await store.apply(Beat("s"))
-    await go(-HOUR)
+    await move_clock(-HOUR)
     await store.apply(Beat("s"))
     assert await insert("2") == 0
-    await go(290)
+    await move_clock(290)
     assert await insert("3") == 0
-    await go(15)
+    await move_clock(15)
     assert await insert("4") == 1
 
 
-async def test_the_last_outcome_is_the_one_written_last(opened: tuple[TaskStore, Go]) -> None:
+async def test_the_last_outcome_is_the_one_written_last(opened: tuple[TaskStore, MoveClock]) -> None:
     """Whatever the clock read then, and on whichever day each of them expires."""
-    store, go = opened
+    store, move_clock = opened
     await store.apply(Begin(Session("s", expiry=10 * HOUR * SECOND)))
 
     async def left(days: int, *ends: Change | Delete) -> None:
@@ -323,9 +331,9 @@ async def test_the_last_outcome_is_the_one_written_last(opened: tuple[TaskStore,
             if isinstance(end, Change):
                 await store.apply(Modify(changes=(Change("a", row.version + 1, queue="q", attempt=0),)))
             await store.apply(Beat("s"))
-            await go(-HOUR // 2)
+            await move_clock(-HOUR // 2)
             await store.apply(Beat("s"))
-            await go(1)
+            await move_clock(1)
 
     await left(9, Change("a", 1, queue="q.dead", attempt=1, error="no"), Delete("a", 4, Kept(0, "1")))
     await left(1, Delete("a", 1, Kept(0, "2")))
