@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 import mapreduce
-from mapreduce import Count, Names
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import Begin, Session, Work
 from intervalq.tasks.store import open_task_store
+from mapreduce import Count, Names
 
 VOCABULARY = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay")
 
