@@ -125,9 +125,10 @@ async def test_who_waits_for_outcomes_is_told_of_its_own_and_asks_only_then(
                         waiters.start_soon(wait, await tasks.insert(queue, number, keep="1h"), number)
                     group.start_soon(workers.run)
                 group.cancel_scope.cancel()
-        # Does the task exist, also once we listen? After the notification: is it gone, and what did it leave?
+        # Does the task exist, also once we listen? After the notification: is it gone, and what did it leave? Of one
+        # that ended before we looked while listening, the second question has the last one's answer.
         assert sorted(listening) == sorted(asked)
-        assert set(asked.values()) == {4}
+        assert set(asked.values()) <= {3, 4}
         if kind == "postgres":
             listeners = "select count(*) from pg_stat_activity where query = 'listen intervalq_ended'"
             assert sql(url, listeners) == [(1,)]
