@@ -62,8 +62,11 @@ $$;
 -- intervalq._claim_ranges: claim plain tasks, from as many parts as it takes.
 -- The live sessions divide the parts between them, to avoid contention; a session whose own parts are empty
 -- takes from the others.
-create or replace function intervalq._claim_ranges(q text, wanted integer, me integer, begins integer)
-returns setof intervalq.line
+--   loose: they become ordinary tasks that nobody has claimed, because a claim with a lease of its own can't be one of a
+--     range, which is held as long as its session lives; no lines
+create or replace function intervalq._claim_ranges(
+    q text, wanted integer, me integer, begins integer, loose boolean, now bigint
+) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
@@ -111,13 +114,17 @@ begin
             where x.queue = q and x.part = h.part and x.number between l.at and l.until for key share;
         end if;
         update intervalq.heads x set head = l.until, moved = true where x.queue = q and x.part = h.part;
-        insert into intervalq.ranges (queue, part, low, high, session, size, begun, snapshot)
-        values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, snapshot);
-        l.kind := 'r';
-        l.queue := q;
-        l.place := h.part;
-        l.claims := n;
-        return next l;
+        if loose then
+            perform intervalq._spill(q, h.part, l.at, l.until, -1, null, '', now);
+        else
+            insert into intervalq.ranges (queue, part, low, high, session, size, begun, snapshot)
+            values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, snapshot);
+            l.kind := 'r';
+            l.queue := q;
+            l.place := h.part;
+            l.claims := n;
+            return next l;
+        end if;
         left_over := left_over - n;
         exit when left_over <= 0;
     end loop;

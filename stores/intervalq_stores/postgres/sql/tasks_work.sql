@@ -176,12 +176,14 @@ begin
                 foreach is_plain in array array[plain_first, not plain_first] loop
                     exit when total <= 0;
                     if is_plain then
-                        for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
+                        for l in select c.* from intervalq._claim_ranges(
+                            queues[i], total, me, begins, lease is not null, now
+                        ) as c loop
                             return next l;
                             total := total - l.claims;
                             left_over := left_over - l.claims;
                         end loop;
-                        continue;
+                        continue when lease is null;
                     end if;
                     l := null;
                     if total < 16 and not is_ranked then
@@ -201,11 +203,8 @@ begin
             end loop;
             exit when left_over <= 0;
         end loop;
-        if left_over < wanted then
-            delete from intervalq.idle d where d.session = me;
-            exit;
-        end if;
-        exit when look = 2;
+        delete from intervalq.idle d where d.session = me and left_over < wanted;
+        exit when left_over < wanted or look = 2;
         if exists (select from intervalq.heads h where h.queue = any (queues) and h.moved) then
             perform intervalq._sweep(now);
         end if;
