@@ -77,6 +77,7 @@ declare
     h intervalq.heads;
     top bigint;
     n integer;
+    numbers bigint[];
     snapshot pg_snapshot;
     l intervalq.line;
     doubt boolean := false;      -- others may have created and removed heads since this transaction's snapshot
@@ -100,9 +101,9 @@ begin
         select x.head into top from intervalq.heads x
         where x.queue = q and x.part = h.part for update skip locked;
         continue when not found;
-        select min(p.number), max(p.number), count(*), string_agg(p.json, chr(31)),
-            string_agg(p.number::text, ','), pg_current_snapshot()
-        into l.at, l.until, n, l.json, l.key, snapshot
+        select min(p.number), max(p.number), count(*), string_agg(p.json, chr(31)), array_agg(p.number),
+            pg_current_snapshot()
+        into l.at, l.until, n, l.json, numbers, snapshot
         from (
             select x.number, x.json from intervalq.plain x
             where x.queue = q and x.part = h.part and x.number > top order by x.number limit left_over
@@ -120,6 +121,7 @@ begin
             insert into intervalq.ranges (queue, part, low, high, session, size, begun, snapshot)
             values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, snapshot);
             l.kind := 'r';
+            l.key := case when n <= l.until - l.at then array_to_string(numbers, ',') end;
             l.queue := q;
             l.place := h.part;
             l.claims := n;

@@ -228,9 +228,9 @@ $$;
 --     Null: look from the start, which finds everything.
 --   begins, begun: see `rules.Work`
 -- Returns lines: t, a claimed task; f, the first ready task, by queue, id and at; r, a range, with its part as place,
--- its low and high as at and until, and its numbers and values joined in key and json; n, the time until the next
--- task is ready, as until; and last h, with the store's clock as created, and as claims null, 0 if the session is
--- gone, or 1 if json has what was lost.
+-- its low and high as at and until, its values joined in json, and its numbers in key, unless none is left out; n, the
+-- time until the next task is ready, as until; and last h, with the store's clock as created, and as claims null, 0 if
+-- the session is gone, or 1 if json has what was lost.
 create or replace function intervalq.work(
     who text, ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb,
     finished jsonb, queues text[], wanted integer, lease bigint, most bigint, idle boolean,
