@@ -4,8 +4,8 @@
 
 Every task that was inserted must be in the ledger once: none lost, none doubled; and those that an operator
 cancelled must not be there, nor those that went to the dead-letter queue. Outcomes must say the same. A
-follow-up is in the ledger once, like all others, and began when its batch had ended. No two holders of the lock
-had the same fencing number. Ends with 1 if not.
+follow-up is in the ledger once, like all others, and began when its batch had ended. No two holders of the
+lock had the same fencing number. Ends with 1 if not.
 """
 
 from __future__ import annotations

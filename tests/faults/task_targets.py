@@ -23,6 +23,7 @@ class Target(ABC):
     """A store, and the ledger beside its tasks."""
 
     url: str
+
     @abstractmethod
     def restart(self) -> None:
         """End it at once, and start it again."""

@@ -222,8 +222,8 @@ async def _found(handle: Tasks, id_: str) -> Outcome | tuple[Task, dict[str, Wor
         for outcome in await handle.outcomes(ids=[id_]):
             return outcome
     raise Failed(
-        f"there is no task {short(id_)} in {escaped(handle._here().url)}, nor its outcome: it ended and was not "
-        "kept, or is in another store"
+        f"there is no task {short(id_)} in {escaped(handle._here().url)}, nor its outcome: it ended and was "
+        "not kept, or is in another store"
     )
 
 

@@ -163,8 +163,8 @@ async def _changed(handle: Tasks, id_: str, text: str | None, given: dict[str, A
     found = await handle.tasks(ids=[id_])
     if not found:
         raise Failed(
-            f"there is no task {short(id_)} in {escaped(handle._here().url)}: it is done, was deleted, or is in "
-            "another store"
+            f"there is no task {short(id_)} in {escaped(handle._here().url)}: it is done, was deleted, or is "
+            "in another store"
         )
     part = found[0].change(
         queue=given["queue"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -109,13 +110,10 @@ class OpenRanges:
 
     def all_done(self, claims: Sequence[Claim], now: Callable[[], float]) -> None:
         """Settle those of the claims that are in ranges: they are done."""
-        counts: dict[OpenRange, int] = {}
-        for claim in claims:
-            ranged = claim._range
-            if ranged is not None and claim.open:
-                claim.open = False
-                counts[ranged] = counts.get(ranged, 0) + 1
-        for ranged, count in counts.items():
+        mine = [claim for claim in claims if claim._range is not None and claim.open]
+        for claim in mine:
+            claim.open = False
+        for ranged, count in Counter([claim._range for claim in mine]).items():
             self._settled(ranged, count, now)
 
     def _settled(self, ranged: OpenRange, count: int, now: Callable[[], float]) -> None:

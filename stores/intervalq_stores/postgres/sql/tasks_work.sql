@@ -203,7 +203,7 @@ begin
             end loop;
             exit when left_over <= 0;
         end loop;
-        delete from intervalq.idle d where d.session = me and left_over < wanted;
+        delete from intervalq.idle d where d.session = me and left_over < _claim.wanted;
         exit when left_over < wanted or look = 2;
         if exists (select from intervalq.heads h where h.queue = any (queues) and h.moved) then
             perform intervalq._sweep(now);
