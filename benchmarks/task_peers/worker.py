@@ -73,6 +73,7 @@ async def _insert(adapter: Adapter, work: Work) -> None:
 
 async def _cancel(adapter: Adapter, work: Work, board: Board) -> None:
     begun: list[int] = []
+    await asyncio.sleep(1)  # noqa: TID251 - by then, all workers listen for cancels
     for number in range(work.count):
         task = await adapter.insert(number)
         while board.begun < 2 * number + 1:
