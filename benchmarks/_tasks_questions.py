@@ -21,10 +21,11 @@ from _fleet import WorkerError
 from _judge import Start, most_in, quantile
 from _run import failed
 from _tasks_crash import crashes
-from _tasks_run import drain, fill, install, latency, starts
+from _tasks_run import drain, fill, install, latency, starts, turns
 from _tasks_server import Databases, files, old_snapshot, pooler
 from intervalq.errors import IntervalqError
 from task_peers import Contender
+from task_peers.base import EACH, SMALL
 
 Row = dict[str, Any]
 
@@ -151,6 +152,21 @@ class Questions:
         for case in self._cases("single", task_peers.SINGLE, alone=True):
             yield _row(progress, case, self._drained)
 
+    def outcomes(self, progress: Progress) -> Iterator[Row]:
+        """Tasks per second if what became of them is kept, and their results."""
+        for case in self._cases("outcomes", task_peers.OUTCOMES, alone=True):
+            yield _row(progress, case, self._drained)
+
+    def keys(self, progress: Progress) -> Iterator[Row]:
+        """Starts until nine keys with few tasks are done, beside one that has many."""
+        for case in self._cases("keys", task_peers.KEYS, alone=True):
+            yield _row(progress, replace(case, jobs=max(case.jobs, 2 * SMALL * EACH)), self._turns)
+
+    def _turns(self, case: Case) -> Row:
+        with self._databases.database(case.contender) as url:
+            count = turns(case.contender, url, case.jobs, SMALL * EACH)
+        return {"starts": count, "share": count / (SMALL + 1) / EACH}
+
     # --- times ------------------------------------------------------------------------------------------
 
     def latency(self, progress: Progress) -> Iterator[Row]:
@@ -159,9 +175,15 @@ class Questions:
         for case in self._cases("latency", task_peers.LATENCY, alone=True):
             yield _row(progress, replace(case, jobs=count), self._delays)
 
-    def _delays(self, case: Case) -> Row:
+    def cancel(self, progress: Progress) -> Iterator[Row]:
+        """Milliseconds from the cancel of a running task to the end of its function."""
+        count = max(1, self.sizes.inserts // self.sizes.runs // 3)
+        for case in self._cases("cancel", task_peers.CANCELS, alone=True):
+            yield _row(progress, replace(case, jobs=count), partial(self._delays, role="cancel"))
+
+    def _delays(self, case: Case, role: str = "insert") -> Row:
         with self._databases.database(case.contender) as url:
-            return {"ms": latency(case.contender, url, case.jobs, _EVERY)}
+            return {"ms": latency(case.contender, url, case.jobs, _EVERY, role)}
 
     def crash(self, progress: Progress) -> Iterator[Row]:
         """Seconds until a killed worker's task begins elsewhere."""
@@ -206,6 +228,9 @@ QUESTIONS: dict[str, Callable[[Questions, Progress], Iterator[Row]]] = {
     "latency": Questions.latency,
     "crash": Questions.crash,
     "pace": Questions.pace,
+    "outcomes": Questions.outcomes,
+    "cancel": Questions.cancel,
+    "keys": Questions.keys,
     "sqlite": Questions.sqlite,
 }
 

@@ -131,22 +131,39 @@ def _check(fleet: Fleet, board: NewBoard, begun: int, what: str, longest: float 
         raise WorkerError(f"{what} after {longest:g} s")
 
 
-def latency(contender: Contender, url: str, count: int, every: float) -> list[float]:
-    """Milliseconds from before the insert to the function's first instruction, in an idle worker."""
+def latency(contender: Contender, url: str, count: int, every: float, role: str = "insert") -> list[float]:
+    """Milliseconds from before the insert to the function's first instruction, in an idle worker.
+
+    With the role `cancel`: from before the cancel to the end of the function.
+    """
     warm = 5
+    each = 2 if role == "cancel" else 1
     with NewBoard() as board:
         works = [
             work(contender, "work", url, board, records=True),
-            work(contender, "insert", url, board, index=1, count=count + warm, every=every),
+            work(contender, role, url, board, index=1, count=count + warm, every=every),
         ]
         with processes(works) as fleet:
             begin(fleet)
-            wait(fleet, board, count + warm)
+            wait(fleet, board, each * (count + warm))
             time.sleep(0.1)
             board.end()
             worker, producer = fleet.results(now())
     starts = dict(reversed(worker["starts"]))
     return [(starts[number] - at) / 1e6 for number, at in enumerate(producer["begun"])][warm:]
+
+
+def turns(contender: Contender, url: str, count: int, few: int) -> int:
+    """How many tasks began until the last of the `few` that were inserted last did."""
+    with NewBoard() as board:
+        works = [work(contender, "work", url, board, records=True)]
+        works.append(work(contender, "filled", url, board, index=1, count=count))
+        with processes(works) as fleet:
+            begin(fleet)
+            wait(fleet, board, count)
+            board.end()
+            worker, _ = fleet.results(now())
+    return 1 + max(at for at, (number, _) in enumerate(worker["starts"]) if number >= count - few)
 
 
 def starts(

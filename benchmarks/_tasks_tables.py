@@ -72,6 +72,20 @@ _COLUMNS = {
         Column("p50", "gap_p50"),
         Column("p99", "gap_p99"),
     ],
+    "outcomes": [column for column in _ALONE if not column.name.startswith("floor")],
+    "cancel": [
+        _NAME,
+        Column("p50 ms", "ms_p50"),
+        Column("p99 ms", "ms_p99"),
+        Column("max ms", "ms_max"),
+        Column("cancels", "ms_count", "{:.0f}"),
+    ],
+    "keys": [
+        _NAME,
+        Column("starts", "starts", "{:.0f}"),
+        Column("x share", "share", "{:.2f}"),
+        Column("tasks", "jobs", "{:,.0f}"),
+    ],
     "sqlite": [
         _NAME,
         Column("enqueue/s", "enqueue_per_s_1", "{:,.0f}"),

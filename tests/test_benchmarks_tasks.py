@@ -34,14 +34,16 @@ def run(tmp_path: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_our_own_parts(tmp_path: Path, postgres_url: str) -> None:
-    output, rows = run(tmp_path, "--peers", "none", "--jobs", "40", "--only", "drain,plain,latency,sqlite")
+    output, rows = run(
+        tmp_path, "--peers", "none", "--jobs", "40", "--only", "drain,plain,latency,cancel,keys,sqlite"
+    )
     assert [(row["question"], row["name"]) for row in rows] == [
         (question, "intervalq")
-        for question in ("drain", "drain", *["plain"] * 4, "latency", "sqlite", "sqlite")
+        for question in ("drain", "drain", *["plain"] * 4, "latency", "cancel", "keys", "sqlite", "sqlite")
     ]
     for row in rows:
         assert "missing" not in row, row
-        assert all(value > 0 for value in row.get("ms", [row.get("per_s")])), row
+        assert all(value > 0 for value in row.get("ms", [row.get("per_s") or row.get("starts")])), row
         assert row["label"] in output
 
 

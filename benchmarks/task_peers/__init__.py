@@ -65,7 +65,7 @@ def pgqueuer(label: str, share: float = 2.0, **options: Any) -> Contender:
 
 def procrastinate(label: str, share: float = 0.05, **options: Any) -> Contender:
     """Takes one task at a time, so it gets fewer."""
-    left = "SELECT 1 FROM procrastinate_jobs LIMIT 1"
+    left = "SELECT 1 FROM procrastinate_jobs WHERE status IN ('todo', 'doing') LIMIT 1"
     return Contender("procrastinate", label, "procrastinate_peer:Peer", left, options, share, "procrastinate")
 
 
@@ -150,6 +150,26 @@ PACE = (
         polling_interval=1,
         eager_polling=True,
     ),
+)
+OUTCOMES = (
+    ours("intervalq, nothing kept", "Ours", share=2.0),
+    ours("intervalq, keep", "Ours", share=2.0, keep="7d"),
+    ours("intervalq, keep, with a result", "Ours", share=2.0, keep="7d", result=True),
+    pgqueuer("pgqueuer, its log", batch=100),
+    procrastinate("procrastinate, deleted"),
+    procrastinate("procrastinate, kept", delete_jobs="never"),
+    oban("oban-py, kept", limit=1000),
+    oban("oban-py, kept, with a result", limit=1000, result=True),
+)
+CANCELS = (
+    ours("intervalq", "Ours", held=True),
+    pgqueuer("pgqueuer", held=True),
+    procrastinate("procrastinate", held=True),
+    oban("oban-py, looking every 10 ms", held=True),
+)
+KEYS = (
+    ours("intervalq, key", "Ours", share=0.05, keys=True, concurrency=1),
+    procrastinate("procrastinate, lock", keys=True),
 )
 CRASH = ours("intervalq", "Ours")
 HOLDER = ours("intervalq", "Holder")

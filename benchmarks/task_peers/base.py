@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from abc import ABC, abstractmethod
@@ -12,6 +13,8 @@ from typing import Any
 from _tasks_board import Board
 
 QUEUE = "bench"
+SMALL, EACH = 9, 10
+"""How many keys have few tasks, and how many each; another one has all the others."""
 BATCH = 1000
 """How many tasks all contenders insert at a time, if there are many."""
 
@@ -21,7 +24,7 @@ class Work:
     """The work of one process in a run."""
 
     role: str
-    """`install`, `fill`, `filled`, `work` or `insert`; see worker.py."""
+    """`install`, `fill`, `filled`, `work`, `insert` or `cancel`; see worker.py."""
     place: str
     url: str
     board: str
@@ -77,12 +80,24 @@ class Adapter(ABC):
         """Insert many tasks, in the fastest way there is."""
 
     @abstractmethod
-    async def insert(self, number: int) -> None:
-        """Insert one task, of which an idle worker should learn."""
+    async def insert(self, number: int) -> Any:  # noqa: ANN401 - each contender's own
+        """Insert one task, of which an idle worker should learn, and return what `cancel` takes."""
+
+    async def cancel(self, task: Any) -> None:  # noqa: ANN401 - as above
+        """Cancel a running task."""
+        raise NotImplementedError
 
     @abstractmethod
     async def work(self) -> None:
         """Run tasks, without end."""
+
+    async def held(self, carried: Any) -> None:  # noqa: ANN401 - as above
+        """Work on a task until it is cancelled, and record when that was."""
+        self.seen.task()
+        try:
+            await asyncio.sleep(600)  # noqa: TID251 - the function of any contender
+        finally:
+            self.seen.start(time.monotonic_ns(), self.number(carried))
 
     def job(self) -> Callable[[Any], None]:
         """The function to call with a task's payload: it only counts, or it records each start."""
@@ -100,6 +115,12 @@ def batches(count: int) -> Iterator[range]:
     """Yield the numbers below `count`, in batches."""
     for low in range(0, count, BATCH):
         yield range(low, min(low + BATCH, count))
+
+
+def key_of(number: int, count: int) -> str:
+    """The key of a task, of so many: the last ones are those of the small keys, in turns."""
+    left = count - number
+    return "large" if left > SMALL * EACH else f"small{left % SMALL}"
 
 
 def carried(numbers: Iterable[int]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 # It needs Python 3.12, so type checkers may run where it isn't installed.
@@ -12,16 +14,25 @@ from task_peers.base import QUEUE, Adapter, Seen, Work, batches
 
 
 class Peer(Adapter):
-    """Options: limit (tasks at the same time)."""
+    """Options: limit (tasks at the same time), result, held."""
 
     def __init__(self, work: Work, seen: Seen) -> None:
         super().__init__(work, seen)
         note = self.job()
+        held, seen, number = work.options.get("held"), self.seen, self.number
+        result = oban.Record({"sent": 1}) if work.options.get("result") else None
 
         @oban.worker(queue=QUEUE)
         class Job:
-            async def process(self, job: Any) -> None:  # noqa: ANN401 - it has no types here
+            async def process(self, job: Any) -> Any:  # noqa: ANN401 - it has no types here
+                if held:
+                    seen.task()
+                    while not job.cancelled():  # its functions are to look for themselves
+                        await asyncio.sleep(0.01)  # noqa: TID251 - see above
+                    seen.start(time.monotonic_ns(), number(job.args))
+                    return None
                 note(job.args)
+                return result
 
         self._job: Any = Job
 
@@ -47,9 +58,13 @@ class Peer(Adapter):
         for numbers in batches(count):
             await self._oban.enqueue_many([self._job.new({"n": number}) for number in numbers])
 
-    async def insert(self, number: int) -> None:
+    async def insert(self, number: int) -> Any:  # noqa: ANN401 - as above
         """See `Adapter.insert`."""
-        await self._oban.enqueue(self._job.new({"n": number}))
+        return await self._oban.enqueue(self._job.new({"n": number}))
+
+    async def cancel(self, task: Any) -> None:  # noqa: ANN401 - as above
+        """See `Adapter.cancel`."""
+        await self._oban.cancel_job(task)
 
     async def work(self) -> None:
         """See `Adapter.work`."""

@@ -11,11 +11,14 @@ import anyio
 
 from intervalq import IntervalQueue
 from intervalq.tasks import Claim, Tasks
-from task_peers.base import QUEUE, Adapter, batches
+from task_peers.base import QUEUE, Adapter, batches, key_of
 
 
 class Ours(Adapter):
-    """`@tasks.worker` and `tasks.run()`. Options: concurrency, rate, store (of the queue), until_empty."""
+    """`@tasks.worker` and `tasks.run()`.
+
+    Options: concurrency, rate, store (of the queue), until_empty, keep, result, keys, held.
+    """
 
     async def install(self) -> None:
         """See `Adapter.install`: the schema is made at first use."""
@@ -29,13 +32,22 @@ class Ours(Adapter):
 
     async def fill(self, count: int) -> None:
         """See `Adapter.fill`."""
-        new = self.tasks.new
+        new, keep = self.tasks.new, self.given.options.get("keep")
+        if self.given.options.get("keys"):
+            for numbers in batches(count):
+                some = [new(QUEUE, {"n": number}, key=key_of(number, count)) for number in numbers]
+                await self.tasks.modify(*some)
+            return
         for numbers in batches(count):
-            await self.tasks.modify(*[new(QUEUE, {"n": number}) for number in numbers])
+            await self.tasks.modify(*[new(QUEUE, {"n": number}, keep=keep) for number in numbers])
 
-    async def insert(self, number: int) -> None:
+    async def insert(self, number: int) -> Any:  # noqa: ANN401 - an id
         """See `Adapter.insert`."""
-        await self.tasks.insert(QUEUE, {"n": number})
+        return await self.tasks.insert(QUEUE, {"n": number})
+
+    async def cancel(self, task: Any) -> None:  # noqa: ANN401 - an id
+        """See `Adapter.cancel`."""
+        await self.tasks.cancel(task)
 
     async def work(self) -> None:
         """See `Adapter.work`."""
@@ -44,9 +56,15 @@ class Ours(Adapter):
         rate = options.get("rate")
         pace = IntervalQueue("p", rate=rate, store=options.get("store", self.given.url)) if rate else None
 
+        held = self.held if options.get("held") else None
+        result = {"sent": 1} if options.get("result") else None
+
         @self.tasks.worker(QUEUE, queue=pace)
-        async def job(task: Claim) -> None:
+        async def job(task: Claim) -> Any:  # noqa: ANN401 - JSON
+            if held is not None:
+                await held(task)
             note(task)
+            return result
 
         run = partial(self.tasks.run, until_empty=options.get("until_empty", False))
         await run(**({"concurrency": options["concurrency"]} if "concurrency" in options else {}))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import asyncpg  # type: ignore[import-untyped]  # it has no types
 from pgqueuer import AsyncpgDriver, Job, PgQueuer, Queries
+from pgqueuer.models import Context
 
 from task_peers.base import QUEUE, Adapter, batches, carried
 
 
 class Peer(Adapter):
-    """Options: batch, tasks (at the same time)."""
+    """Options: batch, tasks (at the same time), held."""
 
     async def install(self) -> None:
         """See `Adapter.install`."""
@@ -28,19 +31,33 @@ class Peer(Adapter):
             values = [text.encode() for text in carried(numbers)]
             await queries.enqueue([QUEUE] * len(numbers), list(values), [0] * len(numbers))
 
-    async def insert(self, number: int) -> None:
+    async def insert(self, number: int) -> Any:  # noqa: ANN401 - an id
         """See `Adapter.insert`."""
         [text] = carried([number])
-        await Queries(self._driver).enqueue(QUEUE, text.encode())
+        [task] = await Queries(self._driver).enqueue(QUEUE, text.encode())
+        return task
+
+    async def cancel(self, task: Any) -> None:  # noqa: ANN401 - an id
+        """See `Adapter.cancel`."""
+        await Queries(self._driver).mark_job_as_cancelled([task])
 
     async def work(self) -> None:
         """See `Adapter.work`."""
         note = self.job()
         queuer = PgQueuer(self._driver)
 
-        @queuer.entrypoint(QUEUE)
-        async def job(task: Job) -> None:
-            note(task.payload)
-
         options = self.given.options
+        if options.get("held"):
+
+            @queuer.entrypoint(QUEUE, accepts_context=True)
+            async def holding(task: Job, context: Context) -> None:
+                with context.cancellation:  # its functions are to use this scope
+                    await self.held(task.payload)
+
+        else:
+
+            @queuer.entrypoint(QUEUE)
+            async def job(task: Job) -> None:
+                note(task.payload)
+
         await queuer.qm.run(batch_size=options.get("batch", 10), max_concurrent_tasks=options.get("tasks"))

@@ -5,6 +5,7 @@ fill      inserts `count` tasks, and says how long that took
 filled    inserts them before it says that it is ready
 work      runs tasks until the run is over, and says when each began, if that is recorded, and its CPU time
 insert    inserts `count` tasks, one at a time with pauses, and says when it began with each
+cancel    inserts `count` tasks, one at a time, and cancels each once it runs, and says when it began to
 """
 
 from __future__ import annotations
@@ -70,6 +71,20 @@ async def _insert(adapter: Adapter, work: Work) -> None:
     _finish({"begun": begun})
 
 
+async def _cancel(adapter: Adapter, work: Work, board: Board) -> None:
+    begun: list[int] = []
+    await asyncio.sleep(1)  # noqa: TID251 - by then, all workers listen for cancels
+    for number in range(work.count):
+        task = await adapter.insert(number)
+        while board.begun < 2 * number + 1:
+            await asyncio.sleep(0.001)  # noqa: TID251
+        begun.append(time.monotonic_ns())
+        await adapter.cancel(task)
+        while board.begun < 2 * number + 2:
+            await asyncio.sleep(0.001)  # noqa: TID251
+    _finish({"begun": begun})
+
+
 async def main(work: Work, board: Board) -> None:
     """Do the work."""
     seen = Seen(work, board)
@@ -91,6 +106,8 @@ async def main(work: Work, board: Board) -> None:
         _finish({"seconds": (time.monotonic_ns() - begin) / 1e9})
     elif work.role == "insert":
         await _insert(adapter, work)
+    elif work.role == "cancel":
+        await _cancel(adapter, work, board)
     else:
         cpu = time.process_time()
         threading.Thread(target=_until_over, args=(board, seen, cpu), daemon=True).start()

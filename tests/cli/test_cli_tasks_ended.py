@@ -34,7 +34,12 @@ def test_outcomes_are_listed_and_shown(tasks: Callable[..., Any]) -> None:
     assert "ValueError: no\\n2" in failed
     assert tasks("list", "--cancelled").stdout == f"no cancelled tasks in {tasks.url}\n"  # type: ignore[attr-defined]
 
-    assert "give only one of" in tasks("list", "--done", "--failed", code=2).stderr
+    both = lines(tasks("list", "--done", "--failed", "--json"))
+    assert {one["state"] for one in both} == {"done", "failed"}
+    assert [one["ended"] for one in both] == sorted((one["ended"] for one in both), reverse=True)
+    assert lines(tasks("list", "--done", "--failed", "--limit", "1", "--json")) == both[:1]
+    none = tasks("list", "r", "--done", "--failed").stdout
+    assert none == f"no done or failed tasks of queue 'r' in {tasks.url}\n"  # type: ignore[attr-defined]
 
     shown = tasks("show", done["id"]).stdout
     for line in ("state  done", "attempt 1  failed 20", '"of": 1', "kept until  20", f"by  {done['host']}:"):
@@ -42,4 +47,4 @@ def test_outcomes_are_listed_and_shown(tasks: Callable[..., Any]) -> None:
     dead = tasks("show", failed.splitlines()[2].split()[0]).stdout  # it is still there
     for line in ("queue  q.dead", "kept for  168h", "attempt 1  failed 20", "attempt 2  failed 20"):
         assert line in dead, dead
-    assert "nor its outcome" in tasks("show", "unknown", code=1).stderr
+    assert f"in {tasks.url}, nor its outcome" in tasks("show", "unknown", code=1).stderr  # type: ignore[attr-defined]

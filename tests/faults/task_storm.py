@@ -3,7 +3,9 @@
     python tests/faults/task_storm.py --store postgres --minutes 30 --every 2
 
 Every task that was inserted must be in the ledger once: none lost, none doubled; and those that an operator
-cancelled must not be there. Where tasks leave outcomes, these must say the same. Ends with 1 if not.
+cancelled must not be there, nor those that went to the dead-letter queue. Outcomes must say the same. A
+follow-up is in the ledger once, like all others, and began when its batch had ended. No two holders of the
+lock had the same fencing number. Ends with 1 if not.
 """
 
 from __future__ import annotations
@@ -11,153 +13,40 @@ from __future__ import annotations
 import argparse
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-import postgres_servers
-import servers
-from faults.task_process import EXPIRY, LEDGER
+from faults.task_process import (
+    BATCH,
+    CHUNKS,
+    EXPIRY,
+    FENCES,
+    QUEUE,
+    id_of,
+    is_hopeless,
+    parts_of,
+    queue_of,
+)
+from faults.task_targets import TARGETS, Target
 from intervalq.errors import StoreUnavailable
 from intervalq.tasks import Outcome, Tasks
-from intervalq.tasks.sync import Tasks as BlockingTasks
+from intervalq.tasks.rules import Insert
 
-QUEUE = "storm"
-_DONE = "select task, count(*), max(claims) from ledger group by task"
-_LEDGER = "create table if not exists ledger (task bigint, claims integer)"
 _WAITING = 100
 """The number of tasks that are kept waiting."""
 _ENOUGH = 100
 """The number of faults after which a storm that should show doubles has shown none."""
 _CALM = 90.0
 """Seconds after the last fault within which everything must be done, even on a busy machine."""
-
-
-class Target(ABC):
-    """A store, and the ledger beside its tasks."""
-
-    url: str
-    keep: str | None = None
-    """How long outcomes are kept; None: it keeps none."""
-
-    @abstractmethod
-    def restart(self) -> None:
-        """End it at once, and start it again."""
-
-    @abstractmethod
-    def done(self) -> list[tuple[int, int, int]]:
-        """The numbers in the ledger: how often each one is there, and by which claim of its task at last."""
-
-    def faults(self) -> dict[str, Callable[[], None]]:
-        return {"server restarted": self.restart}
-
-    @abstractmethod
-    def close(self) -> None:
-        """Remove everything."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class PostgresTarget(Target):
-    keep = "1d"
-
-    def __init__(self) -> None:
-        self._server = postgres_servers.postgres().start()
-        self.url = self._server.url
-        self._query(_LEDGER)
-
-    def restart(self) -> None:
-        self._server.stop()
-        self._server.start()
-
-    def done(self) -> list[tuple[int, int, int]]:
-        return self._query(_DONE)
-
-    def _query(self, sql: str) -> list[tuple[int, int, int]]:
-        import psycopg
-
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(sql.encode())
-            return cursor.fetchall() if cursor.description else []
-
-    def close(self) -> None:
-        self._server.close()
-
-
-class SQLiteTarget(Target):
-    keep = "1d"
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="intervalq-")
-        self._path = Path(self._folder.name) / "app.db"
-        self.url = f"sqlite://{self._path}"
-        with closing(sqlite3.connect(self._path)) as connection:
-            connection.execute("pragma journal_mode = wal")
-            connection.execute(_LEDGER)
-        self._path.chmod(0o600)
-
-    def restart(self) -> None:
-        pass
-
-    def faults(self) -> dict[str, Callable[[], None]]:
-        return {}
-
-    def done(self) -> list[tuple[int, int, int]]:
-        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
-            return connection.execute(_DONE).fetchall()
-
-    def close(self) -> None:
-        self._folder.cleanup()
-
-
-class RedisTarget(Target):
-    """Odd tasks insert an entry into the ledger, a queue; the others leave one as their result."""
-
-    keep = "1d"
-
-    def __init__(self) -> None:
-        options = ("--appendonly", "yes", "--appendfsync", "always")
-        self._server = servers.redis_server(servers.redis_binary(), *options).start()
-        self.url = self._server.url
-
-    def restart(self) -> None:
-        self._server.stop()
-        self._server.start()
-
-    def done(self) -> list[tuple[int, int, int]]:
-        with BlockingTasks(self.url) as tasks:
-            entries = [task.value for task in tasks.tasks(LEDGER, limit=None)]
-            entries += [one.result for one in tasks.outcomes(QUEUE, state="done", limit=None) if one.result]
-        claims: dict[int, list[int]] = {}
-        for number, claim in entries:
-            claims.setdefault(number, []).append(claim)
-        return [(number, len(those), max(those)) for number, those in claims.items()]
-
-    def close(self) -> None:
-        self._server.close()
-
-
-TARGETS: dict[str, Callable[[], Target]] = {
-    "postgres": PostgresTarget,
-    "sqlite": SQLiteTarget,
-    "redis": RedisTarget,
-}
 
 
 @dataclass(slots=True)
@@ -180,10 +69,21 @@ class Storm:
     """Cancelled tasks that are in the ledger all the same."""
     misreported: list[int] = field(default_factory=list)
     """Tasks whose outcomes don't say what became of them."""
+    dead: set[int] = field(default_factory=set)
+    """Tasks that went to the dead-letter queue."""
+    untimely: list[int] = field(default_factory=list)
+    """Follow-ups that began before their batch had ended, and tasks that found checkpoints of others."""
+    followed: int = 0
+    """How many follow-ups were done."""
+    fences: int = 0
+    """How many holders the lock had."""
+    shared_fences: list[int] = field(default_factory=list)
+    """Fencing numbers that several of them had."""
 
     @property
     def broken(self) -> bool:
-        return bool(self.lost or self.doubled or self.left or self.committed or self.misreported)
+        wrong = self.lost or self.doubled or self.committed or self.misreported or self.untimely
+        return bool(wrong or self.shared_fences or self.left)
 
 
 class Driver:
@@ -193,6 +93,8 @@ class Driver:
         self.target = target
         self.storm = Storm()
         self._outcomes: list[Outcome] = []
+        self._dead: list[int] = []
+        self._fences: list[tuple[int, str]] = []
         self._random = random.Random(seed)
         self._mode = mode
         self._alive: list[subprocess.Popen[bytes]] = []
@@ -202,7 +104,7 @@ class Driver:
 
     def _start(self) -> None:
         script = str(Path(__file__).with_name("task_process.py"))
-        command = [sys.executable, script, self.target.url, QUEUE, self._mode]
+        command = [sys.executable, script, self.target.url, self._mode]
         self._alive.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
     async def run(self, seconds: float, every: float, *, least: int) -> Storm:
@@ -230,21 +132,40 @@ class Driver:
 
     async def _produce(self, tasks: Tasks, scope: anyio.CancelScope) -> None:
         while not scope.cancel_called:
-            number = self.storm.inserted
             try:
-                waiting = await tasks.queues(QUEUE)
-                if waiting and waiting[0].size >= _WAITING:
+                waiting = await tasks.queues(QUEUE, CHUNKS)
+                if sum(queue.size for queue in waiting) >= _WAITING:
                     await anyio.sleep(0.05)
                     continue
-                with anyio.CancelScope(shield=True):
-                    for _ in range(20):
-                        number = self.storm.inserted
-                        await tasks.insert(
-                            QUEUE, number, dedupe_key=f"t{number}", dedupe_for=3600, keep=self.target.keep
-                        )
-                        self.storm.inserted += 1
             except StoreUnavailable:
                 await anyio.sleep(0.1)
+                continue
+            with anyio.CancelScope(shield=True):  # what was inserted is known in the end
+                first = self.storm.inserted
+                *some, last = (self._new(tasks, number) for number in range(first, first + BATCH))
+                while not await self._is_inserted(tasks, some, last):
+                    await anyio.sleep(0.1)
+                self.storm.inserted += BATCH
+
+    def _new(self, tasks: Tasks, number: int) -> Insert:
+        key = f"key{number % 3}" if number % 5 == 0 else None
+        return tasks.new(
+            queue_of(number), number, id=id_of(number), keep="1d", key=key,
+            concurrency_per_key=1 if key is None else 2, priority=number % 7 - 3,
+        )  # fmt: skip
+
+    async def _is_inserted(self, tasks: Tasks, some: list[Insert], last: Insert) -> bool:
+        """Insert them, unless that was done before without an answer; returns whether they are."""
+        try:
+            if await tasks.tasks(ids=[last.id]) or await tasks.outcomes(ids=[last.id]):
+                return True
+            if parts_of(self.storm.inserted + BATCH - 1):
+                await tasks.batch(some, last)
+            else:
+                await tasks.modify(*some, last)
+        except StoreUnavailable:
+            return False
+        return True
 
     async def _operate(self, tasks: Tasks, scope: anyio.CancelScope) -> None:
         """Cancel some tasks again and again, mostly running ones."""
@@ -252,7 +173,7 @@ class Driver:
             await anyio.sleep(self._random.uniform(0, 0.3))
             with anyio.CancelScope(shield=True):
                 try:
-                    there = await tasks.tasks(QUEUE, limit=50)
+                    there = await tasks.tasks(self._random.choice([QUEUE, CHUNKS]), limit=50)
                     some = [task for task in there if task.claimant] or there
                     numbers = {task.id: task.value for task in some[: self._random.randint(1, 3)]}
                     self.storm.unsure.update(numbers.values())
@@ -292,34 +213,45 @@ class Driver:
     async def _settle(self) -> None:
         end = time.monotonic() + _CALM
         async with Tasks(self.target.url) as tasks:
-            while (left := await tasks.queues(QUEUE)) and time.monotonic() < end:
+            while (left := await tasks.queues(QUEUE, CHUNKS)) and time.monotonic() < end:
                 await anyio.sleep(0.1)
-            if self.target.keep is not None:
-                self._outcomes = await tasks.outcomes(QUEUE, limit=None)
-        self.storm.left = left[0].size if left else 0
+            self._outcomes = [
+                one for queue in (QUEUE, CHUNKS) for one in await tasks.outcomes(queue, limit=None)
+            ]
+            self._dead = [task.value for task in await tasks.tasks(f"{QUEUE}.dead", limit=None)]
+            self._fences = [tuple(task.value) for task in await tasks.tasks(FENCES, limit=None)]
+        self.storm.left = sum(queue.size for queue in left)
 
     def judge(self) -> None:
         """Compare the ledger with the inserted tasks."""
-        rows = self.target.done()
+        storm, rows = self.storm, self.target.done()
         counts = {task: count for task, count, _ in rows}
-        # The last insert may have been done without an answer.
-        gone = self.storm.cancelled | self.storm.unsure
-        self.storm.lost = [n for n in range(self.storm.inserted) if n not in counts and n not in gone]
-        self.storm.committed = [number for number in self.storm.cancelled if number in counts]
-        self.storm.doubled = [task for task, count in counts.items() if count > 1]
-        if self.target.keep is not None:
+        storm.dead = {number for number in self._dead if is_hopeless(number)}
+        gone = storm.cancelled | storm.unsure | storm.dead
+        storm.lost = [number for number in range(storm.inserted) if number not in {*counts, *gone}]
+        storm.committed = [number for number in storm.cancelled | {*self._dead} if number in counts]
+        storm.doubled = [task for task, count in counts.items() if count > 1]
+        storm.untimely = [task for task, _, claims in rows if claims < 0]
+        storm.followed = sum(bool(parts_of(task)) for task in counts)
+        storm.again = sum(claims > 1 for _, _, claims in rows)
+        holders: defaultdict[int, set[str]] = defaultdict(set)
+        for fence, holder in self._fences:
+            holders[fence].add(holder)
+        storm.fences = len(self._fences)
+        storm.shared_fences = [fence for fence, some in holders.items() if len(some) > 1]
+        if self._mode == "commit":
             self._judge_outcomes(set(counts))
-        self.storm.again = sum(claims > 1 for _, _, claims in rows)
 
     def _judge_outcomes(self, committed: set[int]) -> None:
-        """Each task must have left one outcome: that of its commit, or of its cancelling."""
+        """Each task must have left one outcome: that of its commit, its death, or its cancelling."""
         states: dict[int, list[str]] = {number: [] for number in range(self.storm.inserted)}
         for outcome in self._outcomes:
             states.setdefault(outcome.value, []).append(outcome.state)
+        dead = self.storm.dead
         self.storm.misreported = [
             number
             for number, said in states.items()
-            if said != ["done" if number in committed else "cancelled"]
+            if said != ["done" if number in committed else "failed" if number in dead else "cancelled"]
         ]
 
     def end(self) -> None:
@@ -379,7 +311,9 @@ def main() -> int:
     print(dict(storm.faults))
     print(f"inserted {storm.inserted}, lost {len(storm.lost)}, doubled {len(storm.doubled)}")
     print(f"cancelled {len(storm.cancelled)}, and committed all the same {len(storm.committed)}")
-    print(f"outcomes that say something else: {len(storm.misreported)}")
+    print(f"outcomes that say something else: {len(storm.misreported)}; dead {len(storm.dead)}")
+    print(f"follow-ups {storm.followed}, untimely {len(storm.untimely)}")
+    print(f"holders of the lock {storm.fences}, with the number of another one: {len(storm.shared_fences)}")
     print(f"not done in time: {storm.left}")
     print(f"done by another than the first claim: {storm.again}; a session lapses after {EXPIRY:g} s")
     return int(storm.broken)

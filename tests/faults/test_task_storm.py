@@ -10,7 +10,8 @@ import pytest
 import servers
 from faults import task_storm
 from faults.needs import need_server
-from faults.task_storm import TARGETS, Storm
+from faults.task_storm import Storm
+from faults.task_targets import TARGETS
 
 Storms = dict[tuple[str, str], Future[Storm]]
 
@@ -45,6 +46,9 @@ def test_every_task_is_committed_once(store: str, storms: Storms) -> None:
     assert seen.inserted >= 50
     assert not seen.committed
     assert not seen.misreported
+    assert not seen.untimely
+    assert not seen.shared_fences
+    assert min(len(seen.dead), seen.followed, seen.fences) > 0
     assert len(seen.cancelled) > 5
     assert seen.again > 3, "claims were lost, and others did the work"
 

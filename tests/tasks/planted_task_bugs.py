@@ -266,7 +266,7 @@ def _() -> Iterator[None]:
 @bug("chunk-begins-unreported", "chunks")
 def _() -> Iterator[None]:
     """The store isn't told that the tasks of a chunk have begun."""
-    return instead(Begun, "add", lambda self, claims, at: None)
+    return instead(Begun, "chunk", lambda self, chunk, claims, at: None)
 
 
 @bug("chunk-goes-on-without-claims", "chunks-lossy")

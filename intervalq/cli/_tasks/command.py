@@ -138,10 +138,8 @@ def list_(
     keeps them.
     """
     states = [state for state, given in ((DONE, done), (FAILED, failed), (CANCELLED, cancelled)) if given]
-    if len(states) > 1:
-        raise click.UsageError("give only one of --done, --failed and --cancelled")
     if states:
-        _list_ended(queue, states[0], limit, store, as_json_=as_json_)
+        _list_ended(queue, states, limit, store, as_json_=as_json_)
         return
     found = on_tasks(store, lambda handle: handle.tasks(queue, limit=limit))
     if as_json_:
@@ -152,15 +150,26 @@ def list_(
         click.echo(none_found("tasks" + (f" of queue {short(queue)}" if queue else ""), store))
 
 
-def _list_ended(queue: str | None, state: str, limit: int, store: str | None, *, as_json_: bool) -> None:
-    found = on_tasks(store, lambda handle: handle.outcomes(queue, state=state, limit=limit))
+def _list_ended(
+    queue: str | None, states: list[str], limit: int, store: str | None, *, as_json_: bool
+) -> None:
+    found = on_tasks(store, lambda handle: _ended(handle, queue, states, limit))
     if as_json_:
         for outcome in found:
             click.echo(as_json(outcome_fields(outcome)))
     elif found:
         print_table(outcome_table(found))
     else:
-        click.echo(none_found(f"{state} tasks" + (f" of queue {short(queue)}" if queue else ""), store))
+        what = f"{' or '.join(states)} tasks"
+        click.echo(none_found(what + (f" of queue {short(queue)}" if queue else ""), store))
+
+
+async def _ended(handle: Tasks, queue: str | None, states: list[str], limit: int) -> list[Outcome]:
+    """The latest outcomes with one of these states, the last first."""
+    found = [one for state in states for one in await handle.outcomes(queue, state=state, limit=limit)]
+    if len(states) > 1:
+        found.sort(key=lambda one: one.ended, reverse=True)
+    return found[:limit]
 
 
 @click.command(epilog=examples("intervalq tasks queues", "intervalq tasks queues --prefix mail --json"))
@@ -213,7 +222,8 @@ async def _found(handle: Tasks, id_: str) -> Outcome | tuple[Task, dict[str, Wor
         for outcome in await handle.outcomes(ids=[id_]):
             return outcome
     raise Failed(
-        f"there is no task {short(id_)}, nor its outcome: it ended and was not kept, or is in another store"
+        f"there is no task {short(id_)} in {escaped(handle._here().url)}, nor its outcome: it ended and was "
+        "not kept, or is in another store"
     )
 
 

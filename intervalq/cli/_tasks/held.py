@@ -18,22 +18,8 @@ from intervalq.cli._app import Failed
 from intervalq.cli._tasks.show import fields
 from intervalq.errors import InvalidOption, UnsupportedOperation, short
 from intervalq.tasks import Task, Tasks
-from intervalq.tasks._spec.ids import PLAIN, new_id
-from intervalq.tasks.rules import (
-    Begin,
-    Change,
-    Delete,
-    End,
-    Finished,
-    Insert,
-    Row,
-    Select,
-    Session,
-    Work,
-)
-from intervalq.tasks.rules import (
-    Failed as Undone,
-)
+from intervalq.tasks._spec.ids import new_id
+from intervalq.tasks.rules import Begin, Change, Delete, End, Row, Select, Session, Work
 from intervalq.tasks.store import Pulling
 
 _FIRST_POLL: Final = 0.05
@@ -107,26 +93,12 @@ async def _claimed(handle: Tasks, work: Work, wait: float) -> Row | None:
         worked = await handle._apply(work)
         if worked.claimed:
             return worked.claimed[0]
-        if worked.ranges:  # only ordinary tasks can be settled by another process
-            ordinary = tuple(
-                Finished(
-                    range_,
-                    tuple(Undone(n, _ordinary(range_.queue, range_.part, n, json)) for n, json in some),
-                )
-                for range_, some in worked.ranges
-            )
-            await handle._apply(Work(work.session, finished=ordinary))
-            continue
         left = end - time.monotonic()
         if left <= 0:
             return None
         soon = poll if worked.wait is None else min(poll, worked.wait / 1e6 + 0.001)
         await anyio.sleep(min(left, soon))
         poll = min(1.5 * poll, _LAST_POLL)
-
-
-def _ordinary(queue: str, part: int, number: int, json: str) -> Insert:
-    return Insert(queue, json, f"{PLAIN}{part}-{number}")
 
 
 async def settle(handle: Tasks, claim_: Held, part: Delete | Change) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from intervalq._show import as_json
+from intervalq._show import as_json, escaped
 from intervalq._spec import parse
 from intervalq.cli._app import Failed
 from intervalq.cli._options import examples
@@ -162,7 +162,10 @@ async def _held_changed(handle: Tasks, mine: held.Held, text: str | None, given:
 async def _changed(handle: Tasks, id_: str, text: str | None, given: dict[str, Any]) -> Row:
     found = await handle.tasks(ids=[id_])
     if not found:
-        raise Failed(f"there is no task {short(id_)}: it is done, was deleted, or is in another store")
+        raise Failed(
+            f"there is no task {short(id_)} in {escaped(handle._here().url)}: it is done, was deleted, or is "
+            "in another store"
+        )
     part = found[0].change(
         queue=given["queue"],
         delay=given["delay"],

@@ -13,7 +13,7 @@ from intervalq.service._entroq.claimants import Claimants
 from intervalq.service._entroq.model import task_of
 from intervalq.service._refusal import Refusal
 from intervalq.tasks._spec.outcome import dead_queue
-from intervalq.tasks.rules import Change, Failed, Finished, Insert, Range, Row, Work
+from intervalq.tasks.rules import Change, Row, Work
 from intervalq.tasks.store import TaskStore
 
 log: Final = logging.getLogger("intervalq")
@@ -64,9 +64,6 @@ class Claims:
             worked = await self._store.apply(work)
             if not worked.alive:
                 await self._claimants.session(claimant, again=True)
-            elif worked.ranges:  # plain tasks, which have no versions: they become ordinary ones
-                finished = tuple(_ordinary(*part) for part in worked.ranges)
-                await self._store.apply(Work(session, finished=finished))
             elif not worked.claimed:
                 return None
             elif await self._can_be_shown(worked.claimed[0]):
@@ -91,12 +88,3 @@ def shown(row: Row, *, inserter: str | None = None, value: bool = True) -> pb.Ta
     except (Refusal, ValueError) as error:
         bare = row._replace(attempt=min(row.attempt, 2**31 - 1), claims=min(row.claims, 2**31 - 1))
         return task_of(bare._replace(error=row.error or str(error)), claimant=inserter, value=False)
-
-
-def _ordinary(range_: Range, tasks: tuple[tuple[int, str], ...]) -> Finished:
-    """Give back a range as ordinary tasks, with the ids that they have."""
-    again = (
-        Failed(number, Insert(range_.queue, value, f"plain-{range_.part}-{number}"))
-        for number, value in tasks
-    )
-    return Finished(range_, tuple(again))

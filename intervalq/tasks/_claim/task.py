@@ -246,15 +246,16 @@ class Claim(Task[V_co]):
     if the task is no longer this session's or was already settled; then nothing was done.
     """
 
-    __slots__ = ("_began", "_keep_for", "_lease", "_on_lost", "_range", "_session", "_since", "_slot", "open")
+    __slots__ = ("_began", "_keep_for", "_lease", "_on_lost", "_session", "_since", "_slot", "open")
 
-    def __init__(self, row: Row, session: Holder, range_: object = None) -> None:
+    _range: Any = None
+    """For a plain task, the range that it was claimed with, see `PlainClaim`; None: an ordinary task."""
+
+    def __init__(self, row: Row, session: Holder) -> None:
         self._row = row  # not by the base's constructor, which would be slower: there are very many claims
         self._form = session.form
         self._session = session
         """The session that has claimed it."""
-        self._range = range_
-        """For a plain task, the range that it was claimed with; None: an ordinary task."""
         self.open = True
         """Whether it is still to be settled, as far as this process knows."""
         self._began = row.begun

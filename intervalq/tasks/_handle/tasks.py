@@ -302,7 +302,7 @@ class Tasks(Claiming):
         """The claims that are changed or deleted, and the session that holds them."""
         ids = {part.id for part in parts if isinstance(part, Change | Delete)}
         for session in self._sessions.values():
-            claims = [session.batcher.claims[id_] for id_ in ids if id_ in session.batcher.claims]
+            claims = [claim for claim in map(session.batcher.find, ids) if claim is not None]
             if claims:
                 return session.batcher.session, claims
         session_here = self._sessions.get("")

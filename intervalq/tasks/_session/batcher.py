@@ -43,7 +43,7 @@ class Batcher:
         self.session = ""
         """The id of the session; empty: it has not begun."""
         self.claims: dict[str, Claim] = {}
-        """Claims that are not known to be settled."""
+        """Claims that are not known to be settled, but for those in ranges."""
         self.hears = False
         """Whether the store sends wake-ups."""
         self.busy = 0
@@ -59,7 +59,7 @@ class Batcher:
         self._store, self._owner = store, owner
         self._lapsed = lapsed  # called when the store no longer knows the session
         self._demands: list[Demand] = []
-        self._settles, self._ranges, self._handed = Settles(), OpenRanges(), Handed()
+        self._settles, self.ranges, self._handed = Settles(), OpenRanges(), Handed()
         self._poked, self._is_poked = anyio.Event(), False
         self._doubt = False  # a call whose answer was lost may have claimed something
         self.cancelled = CancelledClaims(self, owner)
@@ -90,22 +90,26 @@ class Batcher:
     @property
     def at_rest(self) -> bool:
         """Whether there is nothing to send to the store."""
-        return not (self._settles or self._ranges.finished or self.busy)
+        return not (self._settles or self.ranges.finished or self.busy)
 
     @property
     def is_to_end(self) -> bool:
         """Whether the session should be replaced: only that frees ranges whose claims got lost."""
-        return self._has_orphans and self.at_rest and not self.claims
+        return self._has_orphans and self.at_rest and not (self.claims or self.ranges)
+
+    def find(self, id_: str) -> Claim | None:
+        """The claim of a task that is not known to be settled; None: there is none."""
+        return self.claims.get(id_) or (self.ranges.find(id_) if self.ranges else None)
 
     def settle(self, settle: Settle) -> None:
         """Send a settlement to the store soon; that of a plain task once all of its range are settled."""
         claim = settle.claim
-        claim.open = settle.keeps
         if claim._range is not None:
             if not settle.keeps:
                 self.forget(claim, settle.part if isinstance(settle.part, Change) else None)
             settle.end()
         else:
+            claim.open = settle.keeps
             if not settle.keeps:
                 self.begun.since.pop(claim, None)
             self._settles.add(settle, self._now)
@@ -116,8 +120,9 @@ class Batcher:
         if claim._range is None:
             kept = claim._kept(result, self._now()) if claim._keep_for else None
             self.settle(Settle(claim, Delete(claim._row.id, claim._row.version, kept)))
-        elif self.forget(claim):
-            claim.open = False
+        elif claim.open:
+            self.begun.ended([claim])
+            self.ranges.settle(claim, None, self._now)
             self.poke()
 
     def all_done(self, claims: Sequence[Claim]) -> None:
@@ -126,20 +131,13 @@ class Batcher:
             if claim._range is None:
                 self.done(claim)
         self.begun.ended(claims)
-        self._ranges.all_done(claims, self.claims, self._now)
+        self.ranges.all_done(claims, self._now)
         self.poke()
 
     def began(self, claim: Claim, at: float) -> None:
         """Note that a function runs the task since `at`; if it runs long, that is reported to the store."""
         claim._began = True
         self.begun.since[claim] = at
-        if not self._is_poked:
-            self.poke()
-
-    def finish_ranges(self) -> None:
-        """Give back plain tasks that have not been settled."""
-        for row in self._ranges.finish_now():
-            self.claims.pop(row.id, None)
         self.poke()
 
     def poke(self) -> None:
@@ -161,12 +159,13 @@ class Batcher:
     async def turn(self) -> None:
         """Make one call with all that there is to do, or wait until there is something."""
         now = self._now()
-        demand = self._pick(now) if now >= self._claims_from or not self.claims else None
+        demand = self._pick(now) if now >= self._claims_from or not (self.claims or self.ranges) else None
         if demand is None and self._due() > now:
             await self._rest(now)
             return
         batch = self._settles.take()
-        begun, finished = self._to_report(now)
+        begun = self.begun.take(now)
+        finished = self.ranges.take(begun, now - LINGER)
         lapses, rings = self._lapses, self._rings
         command: Work | None = None
         self.busy += 1
@@ -202,7 +201,7 @@ class Batcher:
 
     def _pick(self, now: float) -> Demand | None:
         """The demand to serve: one that is due, or, if there is something to settle, any that wants tasks."""
-        any_time = bool(self._settles or self._ranges.finished)
+        any_time = bool(self._settles or self.ranges.finished)
         for index, demand in enumerate(self._demands):
             if (any_time or demand.due <= now) and demand.room() > 0:
                 if len(self._demands) > 1:
@@ -217,22 +216,18 @@ class Batcher:
 
     def _due(self) -> float:
         """When to call the store if no demand is due."""
-        if self._ranges.finished or (self._settles and (self._settles.is_urgent or self.hurries)):
+        if self.ranges.finished or (self._settles and (self._settles.is_urgent or self.hurries)):
             return 0.0
-        since = min(self._settles.since if self._settles else math.inf, self._ranges.since())
+        since = min(self._settles.since if self._settles else math.inf, self.ranges.since())
         return min(self.begun.due(), since + LINGER)
 
     async def _rest(self, now: float) -> None:
-        due = [demand.due for demand in self._demands if demand.room() > 0]
-        wait = max(min(due) - now, self._claims_from - now if self.claims else 0.0) if due else math.inf
+        wait = min([demand.due for demand in self._demands if demand.room() > 0], default=math.inf) - now
+        if self.claims or self.ranges:
+            wait = max(wait, self._claims_from - now)
         with anyio.move_on_after(max(0.0, min(wait, self._due() - now))):
             await self._poked.wait()
         self._poked, self._is_poked = anyio.Event(), False
-
-    def _to_report(self, now: float) -> tuple[list[Claim], list[Finished]]:
-        """Claims that have begun, and everything to report about plain tasks."""
-        begun = self.begun.take(now)
-        return begun, self._ranges.take(begun, now - LINGER)
 
     def _command(
         self, demand: Demand | None, batch: list[Settle], finished: list[Finished], begun: list[Claim]
@@ -283,11 +278,7 @@ class Batcher:
     def _taken(self, worked: Worked, *, begun: bool) -> list[Claim]:
         claims = self.take(worked.claimed)
         for range_, tasks in worked.ranges:
-            ranged = OpenRange(range_, tasks, self.session, begun=begun)
-            mine = [Claim(row, self._owner, ranged) for row in ranged.rows]
-            self.claims.update([(claim._row.id, claim) for claim in mine])  # each is claimed once
-            self._ranges.add(ranged, mine)
-            claims += mine
+            claims += self.ranges.add(OpenRange(range_, tasks, self._owner, self.session, begun=begun))
         return claims
 
     def _deliver(self, demand: Demand, command: Work, worked: Worked, *, rung: bool) -> None:
@@ -316,21 +307,28 @@ class Batcher:
         """The claims for these rows."""
         claims = [Claim(row, self._owner) for row in rows]
         for claim in claims:
-            before = self.claims.get(claim._row.id)
-            if before is not None:  # its lease ended, or it was changed by force, and it is claimed again
+            before = self.find(claim._row.id)
+            if before is not None and self.forget(before):  # its lease ended, or it was changed by force
                 before._lose()
             self.claims[claim._row.id] = claim
         return claims
 
     def forget(self, claim: Claim, change: Change | None = None) -> bool:
         """Drop a settled or lost claim; return whether it was held. `change`: for an undone plain task."""
-        if self.claims.get(claim._row.id) is not claim:
+        if not self.holds(claim):
             return False
-        del self.claims[claim._row.id]
         self.begun.since.pop(claim, None)
-        if claim._range is not None:
-            self._ranges.settle(claim, change, self._now)
+        if claim._range is None:
+            del self.claims[claim._row.id]
+        else:
+            self.ranges.settle(claim, change, self._now)
         return True
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the session has a claim, as far as this process knows."""
+        if claim._range is None:
+            return self.claims.get(claim._row.id) is claim
+        return claim.open
 
     # --- trouble ------------------------------------------------------------------------------------
 
@@ -343,7 +341,7 @@ class Batcher:
                 settle.again = True
         if lapses == self._lapses:
             self._settles.back(batch)
-            self._ranges.finished[:0] = finished
+            self.ranges.finished[:0] = finished
             return
         for settle in batch:
             settle.lost = True
@@ -365,13 +363,15 @@ class Batcher:
             else:
                 settle.error = error
                 self._handed.missed |= settle.waker is None and self.forget(settle.claim)  # given back, then
-                settle.claim.open = self.claims.get(settle.claim._row.id) is settle.claim
+                settle.claim.open = self.holds(settle.claim)
                 settle.end()
         for demand in list(self._demands):
             demand.failed(error)
 
     def refuse(self) -> None:
-        """Refuse tasks to all callers, because the handle is being closed."""
+        """Refuse tasks to all callers, and give back plain ones, because the handle is being closed."""
+        self.ranges.finish_now()
+        self.poke()
         for demand in [*self._demands]:
             demand.failed(QueueClosed(", ".join(demand.queues)))
 
@@ -390,7 +390,7 @@ class Batcher:
         held, self.claims = self.claims, {}
         for claim in held.values():
             claim._lose()
-        self._ranges.clear()
+        self.ranges.lose_all()
         for settle in self._settles.take_all():
             settle.lost = True
             settle.end()

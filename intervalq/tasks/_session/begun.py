@@ -37,18 +37,23 @@ class Begun:
         self.since: dict[Claim, float] = {}
         """When each has begun. Callers remove ended ones directly, for speed: there are many."""
         self._wakers: dict[Claim, Waker] = {}
+        self._chunks: dict[object, tuple[float, list[Claim]]] = {}  # when they have begun, and their claims
 
-    def add(self, claims: Sequence[Claim], at: float) -> None:
-        """Note that these begin; see `Batcher.began`."""
+    def chunk(self, chunk: object, claims: Sequence[Claim], at: float) -> None:
+        """Note that a chunk begins, until `chunk_ended`; see `Batcher.began`."""
         new = [claim for claim in claims if not claim._began]
         for claim in new:
             claim._began = True
-        self.since.update(dict.fromkeys(new, at))
+        self._chunks[chunk] = at, new
 
     def ended(self, claims: Sequence[Claim]) -> None:
         """Note that these have ended."""
-        for claim in claims:
+        for claim in claims if self.since else ():
             self.since.pop(claim, None)
+
+    def chunk_ended(self, chunk: object) -> None:
+        """Note that a chunk has ended."""
+        self._chunks.pop(chunk, None)
 
     async def first(self, claim: Claim) -> None:
         """Wait until the start of a task is reported to the store, or can't be."""
@@ -59,9 +64,8 @@ class Begun:
         """When to report to the store next, on the session's clock."""
         if self._wakers:
             return 0.0
-        for since in self.since.values():
-            return since + REPORTED_AFTER
-        return math.inf
+        first = next(iter(self.since.values()), math.inf), next(iter(self._chunks.values()), (math.inf,))[0]
+        return min(first) + REPORTED_AFTER
 
     def take(self, now: float) -> list[Claim]:
         """The claims to report now."""
@@ -70,6 +74,11 @@ class Begun:
             if since + REPORTED_AFTER > now:
                 break
             reported.append(claim)
+        for chunk, (since, claims) in [*self._chunks.items()]:
+            if since + REPORTED_AFTER > now:
+                break
+            reported += [claim for claim in claims if claim.open]
+            del self._chunks[chunk]
         for claim in reported:
             self.since.pop(claim, None)
         return reported
@@ -88,4 +97,5 @@ class Begun:
     def clear(self) -> None:
         """Forget all claims, because there is no session to report them."""
         self.since.clear()
+        self._chunks.clear()
         self.wake(list(self._wakers))

@@ -15,7 +15,9 @@ from intervalq.tasks.rules import Delete, Kept, Row
 class Settling(Protocol):
     """What this needs of the batcher."""
 
-    claims: dict[str, Claim]
+    def find(self, id_: str) -> Claim | None:
+        """The claim of a task that is not known to be settled."""
+        ...
 
     def settle(self, settle: Settle) -> None:
         """Send a settlement to the store soon."""
@@ -46,7 +48,7 @@ class CancelledClaims:
             if part.id in self.known:
                 continue
             self.known[part.id] = part
-            claim = self._batcher.claims.get(part.id) or self.lost.pop(part.id, None)
+            claim = self._batcher.find(part.id) or self.lost.pop(part.id, None)
             works = claim is not None and claim._on_lost is not None
             if claim is not None and claim._keep_for:
                 part = self.known[part.id] = part._replace(kept=Kept(claim._keep_for))  # noqa: PLW2901 - the same part

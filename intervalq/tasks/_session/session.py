@@ -237,7 +237,7 @@ class WorkSession:
 
     def holds(self, claim: Claim) -> bool:
         """Whether it has the claim, as far as this process knows."""
-        return self.batcher.claims.get(claim.id) is claim
+        return self.batcher.holds(claim)
 
     @property
     def may_doubt(self) -> bool:
@@ -293,7 +293,6 @@ class WorkSession:
             return
         self._closing = self.batcher.hurries = True
         self.batcher.refuse()
-        self.batcher.finish_ranges()
         with anyio.move_on_after(_FAREWELL):
             await self._ended.wait()
             return
@@ -303,8 +302,8 @@ class WorkSession:
 
     async def leave(self) -> None:
         """End the session if nobody waits for tasks or has any, because one of its users has left."""
-        wanted = self.batcher.wanted or self._pulls
-        if not wanted and not any(claim.open for claim in self.batcher.claims.values()):
+        held = self.batcher.ranges or any(claim.open for claim in self.batcher.claims.values())
+        if not (self.batcher.wanted or self._pulls or held):
             await self.close()
 
     async def _run(self) -> None:
@@ -373,7 +372,7 @@ class WorkSession:
                 log.warning("a session could not be ended, so it expires in %g s: %s", self.expiry, error)
 
     async def _beat(self) -> bool:
-        before = {id_: claim for id_, claim in self.batcher.claims.items() if not claim._row.is_plain}
+        before = self.batcher.claims.copy()
         lost = tuple(self.batcher.cancelled.lost)
         try:
             beaten = await self.store.apply(Beat(self.batcher.session))

@@ -212,7 +212,10 @@ class Work(Command[Worked]):
     limit: int = 0
     """The most tasks to claim, from all queues together."""
     lease: int | None = None
-    """Claims expire by themselves after this many microseconds; None: with the session."""
+    """Claims expire by themselves after this many microseconds; None: with the session.
+
+    With a lease, plain tasks are claimed as ordinary ones, not in ranges.
+    """
     most: int | None = None
     """The most claims that all sessions of the same consumer may hold together; None: no limit."""
     idle: bool = False

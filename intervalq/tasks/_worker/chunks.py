@@ -139,7 +139,8 @@ class Chunks:
         waiting, claims, size = self._intake.waiting, chunk.claims, self._size
         while waiting and len(claims) < size:
             claim = waiting[0][1]
-            if not claim._row.attempt and claim.open and self._is_in_doubt is None:  # most are new
+            is_new = claim._range is not None or not claim._row.attempt
+            if is_new and claim.open and self._is_in_doubt is None:  # most are
                 waiting.popleft()
                 claims.append(claim)
                 continue
@@ -219,7 +220,7 @@ class Chunks:
             claim._since = begun
             if keep_for and not claim._keep_for:
                 claim._keep_for = keep_for
-        self._batcher.begun.add(chunk.claims, begun)
+        self._batcher.begun.chunk(chunk, chunk.claims, begun)
         self._batcher.poke()
         return True
 
@@ -292,6 +293,7 @@ class Chunks:
     def _end(self, chunk: Chunk) -> None:
         """Note that a chunk has ended: losing its claims from now on must not cancel anything."""
         if chunk.begun is not None:
+            self._batcher.begun.chunk_ended(chunk)
             self._intake.running -= 1
             self._intake.measure(self._now() - chunk.begun)
         for claim in chunk.claims:

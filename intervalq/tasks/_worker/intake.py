@@ -102,8 +102,10 @@ class Intake:
         if back:
             claims = [claim for claim in claims if claim not in back]
         now = self._now()
-        self.waiting.extend([(now, claim) for claim in claims if not claim._row.alone])
-        self.suspects.extend([(now, claim) for claim in claims if claim._row.alone])
+        usual = [(now, claim) for claim in claims if claim._range is not None or not claim._row.alone]
+        self.waiting.extend(usual)
+        if len(usual) < len(claims):
+            self.suspects.extend([(now, claim) for claim in claims if claim._row.alone])
         if claims:
             self._is_careful = bool(self.suspects)
             self._proven = self._counts["done"] if self._is_careful else self._proven

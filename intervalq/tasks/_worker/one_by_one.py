@@ -60,7 +60,8 @@ class OneByOne:
                 while (claim := self._first() or await self._next()) is not None:
                     claim._on_lost = cancel
                     try:
-                        await (self._alone(claim) if claim._row.alone else self._do(claim))
+                        is_usual = claim._range is not None or not claim._row.alone
+                        await (self._do(claim) if is_usual else self._alone(claim))
                     finally:
                         claim._on_lost = None  # losing it from now on must not cancel the next function
                         if cancelled:
@@ -113,7 +114,7 @@ class OneByOne:
         await run_suspect(claim, self._do, self._session, self._intake, self._outcomes)
 
     async def _do(self, claim: Claim) -> None:
-        if claim._row.attempt and self._outcomes.is_dead(claim):
+        if claim._range is None and claim._row.attempt and self._outcomes.is_dead(claim):
             return
         begun = self._begins_one(claim)
         try:

@@ -10,6 +10,7 @@ from anyio.from_thread import BlockingPortal
 
 from intervalq.tasks._spec.ids import PLAIN
 from intervalq.tasks.rules import (
+    SECOND,
     Beat,
     Cancel,
     Change,
@@ -157,6 +158,18 @@ class RangingTaskSuite(TaskSuiteBase):
         await store.apply(Work(session, finished=_finished(worked)))
         assert sorted(map(str, seen)) == ["1", "3", "{'ü': '\\x00'}"]
         assert await store.apply(Count(names=(queue,))) == ()
+
+    @in_portal
+    async def test_a_claim_with_a_lease_gets_plain_tasks_as_ordinary_ones(
+        self, store: TaskStore, ranging: Ranging, names: Names
+    ) -> None:
+        """It ends by itself, although its session lives on, also if nobody has got the answer."""
+        queue, session = names.queue(), await names.begun(store, expiry=3600 * SECOND)
+        await ranging.put(queue, [str(number) for number in range(5)])
+        worked = await store.apply(Work(session, queues=(queue,), limit=3, lease=1, begins=2))
+        assert (worked.ranges, len(worked.claimed)) == ((), 3)
+        assert {(row.claims, row.attempt, row.session) for row in worked.claimed} == {(1, 1, session)}
+        assert sorted(await self._rest(store, queue, names)) == [0, 1, 2, 3, 4]
 
     @in_portal
     async def test_the_first_of_a_range_are_done_before_the_rest(

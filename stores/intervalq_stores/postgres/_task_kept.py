@@ -26,4 +26,6 @@ def columns(ends: Sequence[Kept | None]) -> tuple[str, str, str | None] | None:
         *(ends if all(ends) else [kept or _NOTHING for kept in ends]), strict=True
     )
     joined = SEPARATOR.join(results) if any(results) else None
+    if len(set(keep_fors)) == 1:
+        keep_fors = keep_fors[:1]
     return f"{{{','.join(map(str, keep_fors))}}}", f"{{{','.join(map(str, durations))}}}", joined

@@ -289,7 +289,8 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
 
 
 def _range(line: Sequence[Any]) -> tuple[Range, tuple[tuple[int, str], ...]]:
-    numbers, values = map(int, line[6].split(",")), line[5].split(SEPARATOR)
+    numbers = range(line[4], line[10] + 1) if line[6] is None else map(int, line[6].split(","))
+    values = line[5].split(SEPARATOR)
     return Range(line[3], line[7], line[4], line[10]), tuple(zip(numbers, values, strict=True))
 
 

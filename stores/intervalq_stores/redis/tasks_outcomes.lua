@@ -14,6 +14,7 @@ local BETWEEN, MAX_ERRORS = '\30', 32000
 -- lengths of queue, key, host, result, errors and value; the number, which rises from command to command, and which
 -- outcomes of layouts up to 6 don't have; and these texts.
 local OUTCOME, OUTCOME_SIZE, NUMBERED = '>BI4i8i8i8i8i8I2I2I2I4I4I4', 63, 8
+local OUTCOME_NOW = OUTCOME .. 'i8'
 
 local declared = {}
 for i = 6, #KEYS do declared[KEYS[i]] = true end
@@ -63,7 +64,7 @@ end
 
 -- --- what a command leaves -------------------------------------------------------------------------------
 
-local leaving = {}   -- day -> the ids of tasks that leave outcomes in it, and their outcomes by id
+local leaving = {}   -- day -> the ids of tasks that leave outcomes in it; and these with the outcomes, in turns
 local swept = {}  -- days to drop
 
 local function is_dead(queue)
@@ -82,16 +83,17 @@ local function put_outcome(id, state, attempts, created, took, ends, one, queue,
   if attempts > MAX_INTEGER or not fits(ends) then out_of_range() end
   local host = one and one.host or ''
   local text = pack(
-    OUTCOME .. 'i8', state + (key and 4 or 0) + NUMBERED, attempts, created, took > 0 and now - took or 0, now, ends,
+    OUTCOME_NOW, state + (key and 4 or 0) + NUMBERED, attempts, created, took > 0 and now - took or 0, now, ends,
     one and one.pid or 0, #queue, key and #key or 0, #host, #result, #errors, #json, outcome_number + 1
   ) .. queue .. (key or '') .. host .. result .. errors .. json
   local day = day_of(ends)
   local those = leaving[day]
   if not those then
-    those = { ids = {}, texts = {} }
+    those = { ids = {}, pairs = {} }
     leaving[day] = those
   end
-  those.ids[#those.ids + 1], those.texts[id] = id, text  -- a command ends a task once
+  local n = #those.ids + 1  -- a command ends a task once
+  those.ids[n], those.pairs[2 * n - 1], those.pairs[2 * n] = id, id, text
 end
 
 -- A task ends: leave its outcome, if it is kept. `by`: the session that ended it, if any.
@@ -126,8 +128,8 @@ local function join_outcomes()
     in_chunks(those.ids, function(...)
       local list = ask('HMGET', outcomes, ...)
       for i = 1, #list do
-        local id = those.ids[at + i]
-        if list[i] then those.texts[id] = list[i] .. those.texts[id] end
+        local n = 2 * (at + i)
+        if list[i] then those.pairs[n] = list[i] .. those.pairs[n] end
       end
       at = at + #list
     end)
@@ -139,9 +141,7 @@ end
 local function write_outcomes()
   for day, those in pairs(leaving) do
     local outcomes, ended = of_day(day)
-    local flat = {}
-    for i, id in ipairs(those.ids) do flat[2 * i - 1], flat[2 * i] = id, those.texts[id] end
-    in_chunks(flat, function(...) redis.call('HSET', outcomes, ...) end)
+    in_chunks(those.pairs, function(...) redis.call('HSET', outcomes, ...) end)
     in_chunks(those.ids, function(...) redis.call('RPUSH', ended, ...) end)
     local life = format('%.0f', math.ceil(((day + 2) * DAY - now) / 1000))
     redis.call('PEXPIRE', outcomes, life)

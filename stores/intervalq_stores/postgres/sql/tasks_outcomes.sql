@@ -43,25 +43,21 @@ return (
 )::smallint;
 
 
--- intervalq._note_periods: note that there are outcomes which were kept at this moment, for these times.
-create or replace function intervalq._note_periods(keep_fors bigint[], now bigint) returns void
+-- intervalq._note_period: note that there are outcomes which were kept at this moment, for this time.
+create or replace function intervalq._note_period(keep_for bigint, now bigint) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    k bigint;
-    place smallint;
-    ends bigint;
+    place constant smallint := intervalq._slot(keep_for, now + keep_for);
+    ends constant bigint := (
+        ((now + keep_for) / intervalq._width(keep_for) + 1) * intervalq._width(keep_for)
+    );
 begin
-    foreach k in array keep_fors loop
-        continue when k = 0;
-        place := intervalq._slot(k, now + k);
-        ends := ((now + k) / intervalq._width(k) + 1) * intervalq._width(k);
-        -- There may be several equal rows: nobody waits for another transaction that writes the first one.
-        if not exists (select from intervalq.outcome_periods p where p.slot = place and p.over = ends) then
-            insert into intervalq.outcome_periods (slot, over) values (place, ends);
-        end if;
-    end loop;
+    -- There may be several equal rows: nobody waits for another transaction that writes the first one.
+    if not exists (select from intervalq.outcome_periods p where p.slot = place and p.over = ends) then
+        insert into intervalq.outcome_periods (slot, over) values (place, ends);
+    end if;
 end
 $$;
 
@@ -161,7 +157,7 @@ begin
         t.created, case when took > 0 then now - took else 0 end, now,
         coalesce(s.host, ''), coalesce(s.pid, 0), now + keep, nextval('intervalq.outcome_numbers'), array[t.id]
     );
-    perform intervalq._note_periods(array[keep], now);
+    perform intervalq._note_period(keep, now);
     -- By its id: a scan of the table would also read the dead rows that earlier waits have left.
     if not intervalq._fresh() or exists (select from intervalq.awaited a where a.id = t.id) then
         perform intervalq._tell(array[t.id]);
@@ -170,12 +166,10 @@ end
 $$;
 
 
--- intervalq._done: remove tasks that are done and write the outcomes of those that are kept, in one statement. Returns
--- the UUIDs of those that were removed: the others are not the session's, or need more than that; and the follow-ups
--- of those that were removed, each as often as they are.
---   keep_fors, durations, results: for each task what its end says about the outcome; results are joined by character 31
-create or replace function intervalq._done(
-    ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, me integer, now bigint,
+-- intervalq._done_alike: `_done`, for tasks that are all to be kept for the same time. Those that have another time of
+-- their own need more than this.
+create or replace function intervalq._done_alike(
+    ids uuid[], versions integer[], keep_for bigint, durations bigint[], results text, me integer, now bigint,
     out done uuid[], out ended text[]
 )
 language plpgsql volatile
@@ -184,47 +178,76 @@ set enable_hashjoin = on  -- `work` has it off: a nested loop would compare each
 as $$
 declare
     texts constant text[] := string_to_array(results, chr(31));
+    place constant smallint := intervalq._slot(keep_for, now + keep_for);
     number constant bigint := nextval('intervalq.outcome_numbers');
     s intervalq.sessions;
-    times bigint[];
 begin
     select x.* into s from intervalq.sessions x where x.number = me;
     -- As in `_settle_all`. Deleting by a join with the arrays would take half as long again.
     with gone as (
         delete from intervalq.tasks t where t.id = any (ids) and ((t.id, t.version) in (
             select d.id, d.version from unnest(ids, versions) as d (id, version)
-        )) is true and t.session is not distinct from me
+        )) is true and t.session is not distinct from me and (t.keep_for = 0 or t.keep_for = _done_alike.keep_for)
             and t.key is null and t.dedupe is null and not t.cancelled
         returning t.id, t.own, t.queue, t.json, t.follow_up, t.attempt + (not t.begun)::integer as attempts, t.created,
-            nullif(t.keep_for, 0) as keep_for,
             intervalq._errors_of(t.errors, t.keep_for, t.error, t.attempt, t.begun) as errors
-    ), ending as (
-        select g.*, k.kept_for, d.took, d.result,
-            case when k.kept_for > 0 then intervalq._slot(k.kept_for, now + k.kept_for) end as slot
-        from gone g join unnest(ids, keep_fors, durations, texts) as d (id, keep_for, took, result) on d.id = g.id,
-            lateral (values (coalesce(g.keep_for, d.keep_for))) as k (kept_for)
-    ), firsts as (
-        select distinct on (e.slot) e.slot, e.kept_for, e.id from ending e where e.slot is not null
     ), left_ones as (
         insert into intervalq.outcomes (
             slot, id, own, queue, state, json, result, attempts, errors, created, started, ended, host, pid, until,
             number, together, queues
         )
-        select e.slot, e.id, e.own, e.queue, 'done', e.json,
-            coalesce(e.result, ''), e.attempts, e.errors, e.created, case when e.took > 0 then now - e.took else 0 end,
-            now, s.host, s.pid, now + e.kept_for, number, case when f.id = e.id then ids end,
-            case when f.id = e.id then array(select distinct x.queue from ending x) end
-        from ending e join firsts f on f.slot = e.slot
+        select place, g.id, g.own, g.queue, 'done', g.json, coalesce(d.result, ''), g.attempts, g.errors, g.created,
+            case when d.took > 0 then now - d.took else 0 end, now, s.host, s.pid, now + keep_for, number,
+            case when g.id = f.id then ids end, case when g.id = f.id then array(select distinct x.queue from gone x) end
+        from (select x.id from gone x limit 1) as f, gone g join unnest(ids, durations, texts) as d (id, took, result)
+            on d.id = g.id
+        where keep_for > 0
     )
-    select coalesce(array_agg(e.id), '{}'), array(select f.kept_for from firsts f),
-        array_agg(e.follow_up) filter (where e.follow_up is not null)
-    into done, times, ended from ending e;
-    if times <> '{}' then
-        perform intervalq._note_periods(times, now);
+    select coalesce(array_agg(g.id), '{}'), array_agg(g.follow_up) filter (where g.follow_up is not null)
+    into done, ended from gone g;
+    if done <> '{}' and keep_for > 0 then
+        perform intervalq._note_period(keep_for, now);
         if not intervalq._fresh() or exists (select from intervalq.awaited a where a.id = any (done)) then
             perform intervalq._tell(done);
         end if;
     end if;
+end
+$$;
+
+
+-- intervalq._done: remove tasks that are done and write the outcomes of those that are kept, in one statement for each
+-- time for which they are kept. Returns the UUIDs of those that were removed: the others are not the session's, or need
+-- more than that; and the follow-ups of those that were removed, each as often as they are.
+--   keep_fors, durations, results: for each task what its end says about the outcome, only one keep_for if all are the
+--     same; results are joined by character 31, null: there are none
+create or replace function intervalq._done(
+    ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, me integer, now bigint,
+    out done uuid[], out ended text[]
+)
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    a record;
+    x record;
+begin
+    if cardinality(keep_fors) = 1 then
+        select d.done, d.ended into done, ended
+        from intervalq._done_alike(ids, versions, keep_fors[1], durations, results, me, now) as d;
+        return;
+    end if;
+    done := '{}';
+    for a in
+        select d.keep_for, array_agg(d.id) as ids, array_agg(d.version) as versions, array_agg(d.took) as durations,
+            string_agg(d.result, chr(31)) as results
+        from unnest(ids, versions, keep_fors, durations, string_to_array(results, chr(31)))
+            as d (id, version, keep_for, took, result)
+        group by d.keep_for
+    loop
+        x := intervalq._done_alike(a.ids, a.versions, a.keep_for, a.durations, a.results, me, now);
+        done := done || x.done;
+        ended := ended || x.ended;
+    end loop;
 end
 $$;
 

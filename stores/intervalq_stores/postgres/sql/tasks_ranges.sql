@@ -62,8 +62,11 @@ $$;
 -- intervalq._claim_ranges: claim plain tasks, from as many parts as it takes.
 -- The live sessions divide the parts between them, to avoid contention; a session whose own parts are empty
 -- takes from the others.
-create or replace function intervalq._claim_ranges(q text, wanted integer, me integer, begins integer)
-returns setof intervalq.line
+--   loose: they become ordinary tasks that nobody has claimed, because a claim with a lease of its own can't be one of a
+--     range, which is held as long as its session lives; no lines
+create or replace function intervalq._claim_ranges(
+    q text, wanted integer, me integer, begins integer, loose boolean, now bigint
+) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
@@ -74,6 +77,7 @@ declare
     h intervalq.heads;
     top bigint;
     n integer;
+    numbers bigint[];
     snapshot pg_snapshot;
     l intervalq.line;
     doubt boolean := false;      -- others may have created and removed heads since this transaction's snapshot
@@ -97,9 +101,9 @@ begin
         select x.head into top from intervalq.heads x
         where x.queue = q and x.part = h.part for update skip locked;
         continue when not found;
-        select min(p.number), max(p.number), count(*), string_agg(p.json, chr(31)),
-            string_agg(p.number::text, ','), pg_current_snapshot()
-        into l.at, l.until, n, l.json, l.key, snapshot
+        select min(p.number), max(p.number), count(*), string_agg(p.json, chr(31)), array_agg(p.number),
+            pg_current_snapshot()
+        into l.at, l.until, n, l.json, numbers, snapshot
         from (
             select x.number, x.json from intervalq.plain x
             where x.queue = q and x.part = h.part and x.number > top order by x.number limit left_over
@@ -111,13 +115,18 @@ begin
             where x.queue = q and x.part = h.part and x.number between l.at and l.until for key share;
         end if;
         update intervalq.heads x set head = l.until, moved = true where x.queue = q and x.part = h.part;
-        insert into intervalq.ranges (queue, part, low, high, session, size, begun, snapshot)
-        values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, snapshot);
-        l.kind := 'r';
-        l.queue := q;
-        l.place := h.part;
-        l.claims := n;
-        return next l;
+        if loose then
+            perform intervalq._spill(q, h.part, l.at, l.until, -1, null, '', now);
+        else
+            insert into intervalq.ranges (queue, part, low, high, session, size, begun, snapshot)
+            values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, snapshot);
+            l.kind := 'r';
+            l.key := case when n <= l.until - l.at then array_to_string(numbers, ',') end;
+            l.queue := q;
+            l.place := h.part;
+            l.claims := n;
+            return next l;
+        end if;
         left_over := left_over - n;
         exit when left_over <= 0;
     end loop;

@@ -162,7 +162,8 @@ begin
     woken := '{}';
     -- A single task, and several that need no more than a delete, are locked in the right order anyway.
     if me is not null and (
-        parts is not null or cardinality(begun) > 0 and cardinality(ids) > 0 or cardinality(ids) > 1 and exists (
+        parts is not null or cardinality(begun) > 0 and cardinality(ids) > 0 or cardinality(keep_fors) > 1
+        or cardinality(ids) > 1 and exists (
             select from intervalq.tasks t where t.id = any (ids)
                 and (t.key is not null or t.dedupe is not null or t.cancelled or t.keep_for > 0 and keep_fors is null)
         )
@@ -192,10 +193,11 @@ begin
         locks := coalesce(locks, intervalq._lock_claims(ids, null, me));
         z := intervalq._settle((
             select jsonb_agg(jsonb_build_array(d.id, d.version, null, case
-                when d.keep_for is not null then jsonb_build_array(d.keep_for, coalesce(d.result, ''), d.took)
+                when k.k is not null then jsonb_build_array(k.k, coalesce(d.result, ''), d.took)
             end) order by d.o)
             from unnest(ids, versions, keep_fors, durations, string_to_array(results, chr(31)))
-                with ordinality as d (id, version, keep_for, took, result, o)
+                with ordinality as d (id, version, keep_for, took, result, o),
+                lateral (values (coalesce(d.keep_for, keep_fors[1]))) as k (k)
             where d.id <> all (done)
         ), locks, me, now);
         lost := z.lost;

@@ -118,6 +118,8 @@ begin
             alter table intervalq.clock rename column seen to last_now;
         end if;
         alter table intervalq.ranges rename column seen to snapshot;
+        drop function if exists intervalq._claim_ranges(text, integer, integer, integer),
+            intervalq._note_periods(bigint[], bigint);
         if found > 4 then
             alter table intervalq.outcomes add column number bigint not null default 0,
                 add column together uuid[], add column queues text[] collate "C";

@@ -176,12 +176,14 @@ begin
                 foreach is_plain in array array[plain_first, not plain_first] loop
                     exit when total <= 0;
                     if is_plain then
-                        for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
+                        for l in select c.* from intervalq._claim_ranges(
+                            queues[i], total, me, begins, lease is not null, now
+                        ) as c loop
                             return next l;
                             total := total - l.claims;
                             left_over := left_over - l.claims;
                         end loop;
-                        continue;
+                        continue when lease is null;
                     end if;
                     l := null;
                     if total < 16 and not is_ranked then
@@ -201,11 +203,8 @@ begin
             end loop;
             exit when left_over <= 0;
         end loop;
-        if left_over < wanted then
-            delete from intervalq.idle d where d.session = me;
-            exit;
-        end if;
-        exit when look = 2;
+        delete from intervalq.idle d where d.session = me and left_over < _claim.wanted;
+        exit when left_over < wanted or look = 2;
         if exists (select from intervalq.heads h where h.queue = any (queues) and h.moved) then
             perform intervalq._sweep(now);
         end if;
@@ -229,9 +228,9 @@ $$;
 --     Null: look from the start, which finds everything.
 --   begins, begun: see `rules.Work`
 -- Returns lines: t, a claimed task; f, the first ready task, by queue, id and at; r, a range, with its part as place,
--- its low and high as at and until, and its numbers and values joined in key and json; n, the time until the next
--- task is ready, as until; and last h, with the store's clock as created, and as claims null, 0 if the session is
--- gone, or 1 if json has what was lost.
+-- its low and high as at and until, its values joined in json, and its numbers in key, unless none is left out; n, the
+-- time until the next task is ready, as until; and last h, with the store's clock as created, and as claims null, 0 if
+-- the session is gone, or 1 if json has what was lost.
 create or replace function intervalq.work(
     who text, ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb,
     finished jsonb, queues text[], wanted integer, lease bigint, most bigint, idle boolean,
