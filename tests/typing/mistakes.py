@@ -1,0 +1,113 @@
+# pyright: strict, enableTypeIgnoreComments=false, reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
+"""Never run: mistakes of users, each of which both type checkers find.
+
+mypy tells an ignored error that isn't one, and so does basedpyright: what is no longer found fails the check.
+"""
+
+from __future__ import annotations
+
+from intervalq import IntervalQueue
+from intervalq.schedules import Occurrence, Schedules
+from intervalq.sync import IntervalQueue as BlockingQueue
+from intervalq.tasks import Claim, Tasks
+from intervalq.testing import virtual_time
+
+queue = IntervalQueue("typed", rate="10/s", store="memory://")
+blocking = BlockingQueue("typed", rate="10/s", store="memory://")
+tasks = Tasks("memory://")
+schedules = Schedules("memory://")
+
+
+@queue
+async def fetch(path: str) -> dict[str, int]:
+    return {path: 1}
+
+
+async def answer() -> str:
+    return "42"
+
+
+async def mistakes() -> None:
+    # 1. The call instead of the function: it would run before its slot.
+    await queue.run(answer())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+    # 2. `await` is forgotten: nothing is paused.
+    queue.pause()  # type: ignore[unused-coroutine] # pyright: ignore[reportUnusedCoroutine]
+
+    # 3. A blocking `with` around an async slot.
+    with queue.slot():  # type: ignore[attr-defined] # pyright: ignore
+        pass
+
+    # 4. An async `with` around a blocking slot.
+    async with blocking.slot():  # type: ignore[attr-defined] # pyright: ignore
+        pass
+
+    # 5. A job is taken for its result.
+    print((await queue.add(answer)).upper())  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
+
+    # 6. A decorated function gets what it can't take.
+    await fetch(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+    # 7. Costs are whole numbers.
+    await queue.run(answer, cost={"tokens": 0.5})  # type: ignore[dict-item] # pyright: ignore[reportArgumentType]
+
+    # 8. What was settled is computed from the result, which is text here.
+    await queue.run(answer, cost={"tokens": 9}, settle=lambda text: {"tokens": text})  # type: ignore # pyright: ignore
+    # 9. Options of a job that a slot doesn't have.
+    async with queue.slot(retries=3):  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+        pass
+
+
+# 10. One limit, where a list is expected: each letter would be a limit.
+IntervalQueue("limits", limits="500/min")  # type: ignore # pyright: ignore
+
+# 11. A rate and an interval.
+IntervalQueue("both", rate="10/s", interval=0.1)  # type: ignore # pyright: ignore
+
+# 12. A policy that there isn't.
+IntervalQueue("policy", rate="10/s", on_mismatch="ignore")  # type: ignore # pyright: ignore
+
+
+# 13. A worker function that takes no claim.
+@tasks.worker("letters")  # type: ignore # pyright: ignore
+async def no_claim() -> None:
+    pass
+
+
+# 14. A worker function that takes the value instead of the claim.
+@tasks.worker("letters")  # type: ignore # pyright: ignore
+async def of_value(letter: str) -> None:
+    pass
+
+
+# 15. A chunk's function gets a list of claims.
+@tasks.worker("letters", batch=10)  # type: ignore # pyright: ignore
+async def of_one(claim: Claim) -> None:
+    pass
+
+
+# 16. A schedule's function that takes two arguments.
+@schedules.every("5m")  # type: ignore # pyright: ignore
+async def two(occurrence: Occurrence, other: int) -> None:
+    pass
+
+
+# 17. A policy of schedules that there isn't.
+@schedules.every("5m", misfire="never")  # type: ignore # pyright: ignore
+async def never() -> None:
+    pass
+
+
+# 18. The decorator of schedules without its interval.
+@schedules.every  # type: ignore # pyright: ignore
+async def bare() -> None:
+    pass
+
+# 19. A call instead of a function, to be run in virtual time.
+virtual_time(answer())  # type: ignore # pyright: ignore
+
+# 20. An async worker function for blocking code.
+blocking.run(answer).upper()  # type: ignore # pyright: ignore
+
+# 21. Both `rate="auto"` needs its bounds.
+IntervalQueue("auto", rate="auto")  # type: ignore # pyright: ignore
