@@ -1,4 +1,4 @@
-"""Hooks of mkdocs.yml: pages from outside of docs/, links for the site, pictures, and the list of commands."""
+"""Hooks of mkdocs.yml: pages from elsewhere, links for the site, pictures, and the list of commands."""
 
 from __future__ import annotations
 
@@ -45,26 +45,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fit links to the site, leave out comments for the tests, and fill in the commands."""
+    """Fill in the commands, and fit links to the site."""
     del files
     here = page.file.src_uri
     origin = next((path for path, there in MOVED.items() if there == here), f"docs/{here}")
-    markdown = markdown.replace("<!-- commands -->", commands())
-    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
-    parts[::2] = [linked(part, origin, here, config.repo_url) for part in parts[::2]]
-    return "".join(parts)
+    return linked(markdown.replace("<!-- commands -->", commands()), origin, here, config.repo_url)
 
 
-def linked(text: str, origin: str, here: str, repository: str | None) -> str:
-    """A text without code, with its links, which are relative to `origin` in the repository, for a page at `here`.
+def linked(markdown: str, origin: str, here: str, repository: str | None) -> str:
+    """A page without comments for tests, and with links for the site.
 
-    Files that the site doesn't have are linked in the repository if that has an address, and else only named.
+    In the repository they are relative to `origin`, and on the site to the page `here`. Files that the site
+    doesn't have are linked in the repository if that has an address, and else only named.
     """
-    text = re.sub(r"^<!--.*?-->\n", "", text, flags=re.MULTILINE | re.DOTALL)
-    definitions = dict(re.findall(r"^\[([^\]]+)\]: (\S+)\n", text, re.MULTILINE))
-    text = re.sub(r"^\[[^\]]+\]: \S+\n", "", text, flags=re.MULTILINE)
-    if definitions:
-        text = re.sub(r"\[([^\]]+)\]\[([^\]]+)\]", lambda at: f"[{at[1]}]({definitions[at[2]]})", text)
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    definitions = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", "".join(parts[::2]), re.MULTILINE))
 
     def target(found: re.Match[str]) -> str:
         path, hash_, anchor = found[2].partition("#")
@@ -75,13 +70,20 @@ def linked(text: str, origin: str, here: str, repository: str | None) -> str:
             raise PluginError(f"{origin}: there is no {path}")
         if there in MOVED or there.startswith("docs/"):
             site = MOVED.get(there, there.removeprefix("docs/"))
-            relative = posixpath.relpath(site, posixpath.dirname(here) or ".")
-            return f"{found[1]}({relative}{hash_}{anchor})"
+            return f"{found[1]}({posixpath.relpath(site, posixpath.dirname(here) or '.')}{hash_}{anchor})"
         if repository is not None:
             return f"{found[1]}({repository.rstrip('/')}/blob/main/{there}{hash_}{anchor})"
-        return found[1].removeprefix("!")[1:-1]
+        return found[1][1:-1]
 
-    return re.sub(r"(!?\[(?:[^\[\]]|`[^`]*`)*\])\(([^)\s]+)\)", target, text)
+    for place in range(0, len(parts), 2):  # between blocks of code
+        text = re.sub(r"^<!--.*?-->\n", "", parts[place], flags=re.MULTILINE | re.DOTALL)
+        text = re.sub(r"^\[[^\]]+\]: \S+(?:\n|\Z)", "", text, flags=re.MULTILINE)
+        if definitions:
+            text = re.sub(
+                r"\[([^\]]+)\]\[([^\]]+)\]", lambda at: f"[{at[1]}]({definitions[at[2]]})", text
+            )
+        parts[place] = re.sub(r"(!?\[(?:[^\[\]]|`[^`]*`)*\])\(([^)\s]+)\)", target, text)
+    return "".join(parts)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -115,7 +117,9 @@ def described(command: click.Command, context: click.Context, level: int) -> lis
     rows = [f"| `{cell(names)}` | {cell(text)} |" for names, text in records]
     table = "\n".join(["| option | meaning |", "|---|---|", *rows])
     said = inspect.cleandoc(command.help or "").replace("\b\n", "")
-    return [heading, said, usage, table, *sections]
+    examples = inspect.cleandoc((command.epilog or "").partition("Examples:\n")[2])
+    shown = [f"```sh\n{examples}\n```"] if examples else []
+    return [heading, said, usage, table, *shown, *sections]
 
 
 def cell(text: str) -> str:

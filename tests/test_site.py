@@ -1,4 +1,4 @@
-"""The documentation as a site: it is built without a warning, loads nothing from elsewhere, and names all that is public."""
+"""The documentation as a site: it builds without a warning, loads nothing from elsewhere, names all that is public."""
 
 from __future__ import annotations
 
@@ -106,12 +106,14 @@ def test_comments_for_tests_are_not_shown(site: Path) -> None:
 
 
 def test_links_are_fitted_to_the_site() -> None:
-    linked: Callable[[str, str, str, str | None], str] = runpy.run_path(str(ROOT / ".ci" / "site.py"))["linked"]
+    hooks = runpy.run_path(str(ROOT / ".ci" / "site.py"))
+    linked: Callable[[str, str, str, str | None], str] = hooks["linked"]
     page = "docs/tutorial/spark.md", "tutorial/spark.md"
     assert linked("[a](../README.md#how-to)", *page, None) == "[a](../contents.md#how-to)"
     assert linked("[a](../../SECURITY.md) [b](#b)", *page, None) == "[a](../security.md) [b](#b)"
     assert linked("[`x`](../../tests/soak.py)", *page, None) == "`x`"
-    assert linked("[x](../../tests/soak.py)", *page, "https://h/r") == "[x](https://h/r/blob/main/tests/soak.py)"
+    away = linked("[x](../../tests/soak.py)", *page, "https://h/r")
+    assert away == "[x](https://h/r/blob/main/tests/soak.py)"
     assert linked("[a][b]\n\n[b]: docs/spark.md#install\n", "README.md", "index.md", None) == (
         "[a](spark.md#install)\n\n"
     )
