@@ -61,53 +61,47 @@ async def mistakes() -> None:
 # 10. One limit, where a list is expected: each letter would be a limit.
 IntervalQueue("limits", limits="500/min")  # type: ignore # pyright: ignore
 
-# 11. A rate and an interval.
-IntervalQueue("both", rate="10/s", interval=0.1)  # type: ignore # pyright: ignore
-
-# 12. A policy that there isn't.
+# 11. A policy that there isn't.
 IntervalQueue("policy", rate="10/s", on_mismatch="ignore")  # type: ignore # pyright: ignore
 
 
-# 13. A worker function that takes no claim.
+# 12. A worker function that takes no claim.
 @tasks.worker("letters")  # type: ignore # pyright: ignore
 async def no_claim() -> None:
     pass
 
 
-# 14. A worker function that takes the value instead of the claim.
+# 13. A worker function that takes the value instead of the claim.
 @tasks.worker("letters")  # type: ignore # pyright: ignore
 async def of_value(letter: str) -> None:
     pass
 
 
-# 15. A chunk's function gets a list of claims.
+# 14. A chunk's function gets a list of claims.
 @tasks.worker("letters", batch=10)  # type: ignore # pyright: ignore
 async def of_one(claim: Claim) -> None:
     pass
 
 
-# 16. A schedule's function that takes two arguments.
+# 15. A schedule's function that takes two arguments.
 @schedules.every("5m")  # type: ignore # pyright: ignore
 async def two(occurrence: Occurrence, other: int) -> None:
     pass
 
 
-# 17. A policy of schedules that there isn't.
+# 16. A policy of schedules that there isn't.
 @schedules.every("5m", misfire="never")  # type: ignore # pyright: ignore
 async def never() -> None:
     pass
 
 
-# 18. The decorator of schedules without its interval.
+# 17. The decorator of schedules without its interval.
 @schedules.every  # type: ignore # pyright: ignore
 async def bare() -> None:
     pass
 
-# 19. A call instead of a function, to be run in virtual time.
+# 18. A call instead of a function, to be run in virtual time.
 virtual_time(answer())  # type: ignore # pyright: ignore
 
-# 20. An async worker function for blocking code.
+# 19. An async worker function for blocking code.
 blocking.run(answer).upper()  # type: ignore # pyright: ignore
-
-# 21. Both `rate="auto"` needs its bounds.
-IntervalQueue("auto", rate="auto")  # type: ignore # pyright: ignore
