@@ -79,9 +79,7 @@ def linked(markdown: str, origin: str, here: str, repository: str | None) -> str
         text = re.sub(r"^<!--.*?-->\n", "", parts[place], flags=re.MULTILINE | re.DOTALL)
         text = re.sub(r"^\[[^\]]+\]: \S+(?:\n|\Z)", "", text, flags=re.MULTILINE)
         if definitions:
-            text = re.sub(
-                r"\[([^\]]+)\]\[([^\]]+)\]", lambda at: f"[{at[1]}]({definitions[at[2]]})", text
-            )
+            text = re.sub(r"\[([^\]]+)\]\[([^\]]+)\]", lambda at: f"[{at[1]}]({definitions[at[2]]})", text)
         parts[place] = re.sub(r"(!?\[(?:[^\[\]]|`[^`]*`)*\])\(([^)\s]+)\)", target, text)
     return "".join(parts)
 

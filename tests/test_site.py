@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning, loads nothing from elsewhere, names all that is public."""
+"""The documentation as a site: it has no warning, loads nothing from elsewhere, and names all that is public."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
 
 def test_every_command_is_in_the_reference(site: Path) -> None:
     page = (site / "reference" / "command-line" / "index.html").read_text()
-    assert {f"intervalq-{name}" for name in Commands.known} <= {*re.findall(r'<h2 id="([\w-]+)"', page)}
+    assert {f"intervalq-{name}" for name in Commands.known} <= {*re.findall(r'<h3 id="([\w-]+)"', page)}
     assert 'id="intervalq-tasks-insert"' in page
     assert "--lookahead" in page
 
