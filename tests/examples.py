@@ -23,7 +23,7 @@ UNTYPED: Final = {
     "docs/how-to/notebooks.md": "its cells await outside of functions",
     "docs/how-to/llm-budgets.md 0": "OpenAI's client takes those of httpx, too, which its types don't say",
 }
-"""Pages of the tutorial and of the how-to guides, or blocks of them, that the type checkers don't see, and why."""
+"""Pages of the tutorial and the how-to guides, or blocks of them, that type checkers don't see, and why."""
 
 
 def blocks(text: str, language: str, mark: str = "") -> list[str]:

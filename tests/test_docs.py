@@ -66,7 +66,7 @@ def test_the_examples_print_what_they_say(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # A queue warns that this machine is busy: late timers, slow answers of the store; a failed task is logged.
+    # A queue warns that this machine is busy: late timers, slow answers of the store. A failed task is logged
     messages = [line for line in done.stderr.splitlines() if not line.startswith(("queue '", "task "))]
     assert not messages or "pyspark" in code  # Java writes messages at its start
     assert done.stdout.split() == expected

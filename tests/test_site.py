@@ -1,4 +1,4 @@
-"""The documentation as a site: it has no warning, loads nothing from elsewhere, and names all that is public."""
+"""The documentation as a site: no warning, nothing loaded from elsewhere, all that is public named."""
 
 from __future__ import annotations
 
