@@ -33,6 +33,7 @@ LONG: Final = (
     "stores/test_postgres_tasks.py",
     "faults/test_proxy.py",
     "test_docs.py",
+    "test_site.py",
     "test_benchmarks_busy.py",
     "faults/test_nats_placement.py",
     "stores/test_postgres_tasks_plans.py",

@@ -12,18 +12,24 @@ from pathlib import Path
 
 import pytest
 
+from examples import PAGES, blocks
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 STORES = (ROOT / "stores" / "README.md").read_text()
-PAGES = {
-    path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")))
-}
+
+JOINED = {"docs/tutorial/spark.md": "docs/spark.md"}
+"""Pages whose examples are run behind those of another, so that Spark starts once."""
+
+SERVERS = {"nats://127.0.0.1": "nats_url", "redis://127.0.0.1": "redis_url"}
+"""Servers that examples name, and the fixtures that have them."""
 
 
-def blocks(text: str, language: str) -> list[str]:
-    found = re.findall(rf"(<!-- set-up[^\n]*\n)?```{language}\n(.*?)```", text, re.DOTALL)
-    return [code for setup, code in found if not setup]
+def with_servers(code: str, request: pytest.FixtureRequest) -> str:
+    for url, fixture in SERVERS.items():
+        if url in code:
+            code = code.replace(url, request.getfixturevalue(fixture))
+    return code
 
 
 @pytest.fixture
@@ -33,18 +39,24 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(900)  # Spark starts, and a dozen of its Python workers
-@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "python")])
+@pytest.mark.parametrize(
+    "page", [page for page, text in PAGES.items() if blocks(text, "python") and page not in JOINED]
+)
 def test_the_examples_print_what_they_say(
     page: str, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The blocks of a page form one program, as when a reader types them in."""
-    code = "\n".join(blocks(PAGES[page], "python"))
+    pages = [page, *[other for other, first in JOINED.items() if first == page]]
+    code = "\n".join(code for each in pages for code in blocks(PAGES[each], "python"))
     expected = " ".join(re.findall(r"# prints: (.*)", code)).split()
     assert expected, "an example has to print something, so that it is seen to work"
-    if "nats://127.0.0.1" in code:
-        code = code.replace("nats://127.0.0.1", request.getfixturevalue("nats_url"))
     script = tmp_path / "example.py"
-    script.write_text(code)
+    script.write_text(with_servers(code, request))
+    if re.search(r"^(async for|await) ", code, re.MULTILINE):  # cells of a notebook
+        flag, name = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, script.name
+        cells = f"import asyncio\ncells = compile(open({name!r}).read(), {name!r}, 'exec', {flag})\n"
+        script = tmp_path / "notebook.py"
+        script.write_text(f"{cells}asyncio.run(eval(cells))\n")
     done = subprocess.run(
         [sys.executable, script],
         cwd=tmp_path,
@@ -54,8 +66,8 @@ def test_the_examples_print_what_they_say(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # A queue warns that this machine is busy: late timers, slow answers of the store.
-    messages = [line for line in done.stderr.splitlines() if not line.startswith("queue '")]
+    # A queue warns that this machine is busy: late timers, slow answers of the store. A failed task is logged
+    messages = [line for line in done.stderr.splitlines() if not line.startswith(("queue '", "task "))]
     assert not messages or "pyspark" in code  # Java writes messages at its start
     assert done.stdout.split() == expected
 
@@ -84,8 +96,10 @@ def test_an_example_needs_no_earlier_one(page: str) -> None:
     ("page", "number"),
     [(page, number) for page, text in PAGES.items() for number in range(len(blocks(text, "sh")))],
 )
-def test_the_commands_run(page: str, number: int, environment: dict[str, str], tmp_path: Path) -> None:
-    commands = blocks(PAGES[page], "sh")[number]
+def test_the_commands_run(
+    page: str, number: int, environment: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    commands = with_servers(blocks(PAGES[page], "sh")[number], request)
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=tmp_path,
@@ -99,6 +113,14 @@ def test_the_commands_run(page: str, number: int, environment: dict[str, str], t
         assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 8
     if "tasks list" in commands:
         assert '"color":"red"' in done.stdout.replace(": ", ":")
+
+
+def test_what_is_not_run_compiles_and_says_why() -> None:
+    """Airflow and Prefect are too large to be installed, and so is the code that a reader moves away from."""
+    unrun = [(page, code) for page, text in PAGES.items() for code in blocks(text, "python", "compiled only")]
+    assert {page for page, _ in unrun} == {"docs/how-to/airflow-prefect.md", "docs/how-to/moving.md"}
+    for page, code in unrun:
+        compile(code, page, "exec")
 
 
 def test_every_kind_of_example_is_run_by_some_test() -> None:

@@ -16,7 +16,7 @@ from intervalq._queue.options import Cost, Duration, Options, Rate, check_burst,
 from intervalq._shard.grants import Grant
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
-from intervalq._spec.limits import Limit, limit_of, rules_of
+from intervalq._spec.limits import Limit, Limits, limit_of, rules_of
 from intervalq.errors import InvalidOption, QueueNotFound
 from intervalq.rules import (
     Answer,
@@ -105,7 +105,7 @@ class Control(Handle):
         ceiling: Rate | None = None,
         burst: int | None = None,
         max_running: int | None = None,
-        limits: Iterable[str | Limit] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Change the queue for everybody, while it runs; None leaves a setting as it is.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import TypedDict
 
 from intervalq._queue.options import Cost, Duration, Each, Rate
-from intervalq._spec.limits import Limit
+from intervalq._spec.limits import Limits
 from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.store import Store
@@ -31,7 +30,7 @@ class QueueOptions(TypedDict, total=False):
     retry_after: RetryAfter
     strict: bool
     precision: float | None
-    limits: Iterable[str | Limit] | None
+    limits: Limits | None
     on_mismatch: OnMismatch
     new: bool
     start: bool
@@ -69,4 +68,4 @@ class Settings(TypedDict, total=False):
     ceiling: Rate | None
     burst: int | None
     max_running: int | None
-    limits: Iterable[str | Limit] | None
+    limits: Limits | None

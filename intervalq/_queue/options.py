@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar, get_args
 from intervalq._keys.each import each_of, needs_key, pace_of
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit as PublicLimit
-from intervalq._spec.limits import rules_of, text
+from intervalq._spec.limits import Limits, rules_of, text
 from intervalq._spec.mismatch import OnMismatch
 from intervalq._spec.record import NO_PACE
 from intervalq._timing import rates
@@ -211,7 +211,7 @@ def options(
     retry_after: RetryAfter,
     strict: bool = False,
     precision: float | None = None,
-    limits: Iterable[str | PublicLimit] | None = None,
+    limits: Limits | None = None,
     on_mismatch: OnMismatch = "raise",
     new: bool = False,
     start: bool = True,

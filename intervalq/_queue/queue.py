@@ -24,7 +24,7 @@ from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
-from intervalq._spec.limits import Limit
+from intervalq._spec.limits import Limits
 from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidOption, short
@@ -125,7 +125,7 @@ class IntervalQueue(Control):
         retry_after: RetryAfter = False,
         strict: bool = False,
         precision: float | None = None,
-        limits: Iterable[str | Limit] | None = None,
+        limits: Limits | None = None,
         on_mismatch: OnMismatch = "raise",
         new: bool = False,
         start: bool = True,

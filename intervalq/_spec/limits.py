@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from intervalq._spec import parse
 from intervalq._spec.record import CELLS, MAX_LIMITS, STARTS
@@ -83,6 +83,14 @@ class Limit:
         window = parse.duration(self.window, least=CELLS, most=_MAX_WINDOW, what="the window of a limit")
         jitter = parse.duration(self.jitter, most=_MAX_WINDOW, what="the jitter of a limit")
         return Rule(most, window, self.unit, jitter, _edge(self.edge, window))
+
+
+class Limits(Protocol):
+    """Several limits, such as a list. One text is none: what it contains is text, not any object."""
+
+    def __iter__(self) -> Iterator[str | Limit]: ...
+
+    def __contains__(self, limit: object, /) -> bool: ...
 
 
 def rules_of(limits: object, what: str = "limits=") -> tuple[Rule, ...]:

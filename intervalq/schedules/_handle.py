@@ -16,6 +16,7 @@ from intervalq._spec import parse
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import InvalidOption, ScheduleNotFound, StoreUnavailable
 from intervalq.schedules._choice import Misfire
+from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._runner import Runner, look_often
 from intervalq.schedules._task import Overlap, ScheduledTask, checked_function, checked_policies
@@ -26,7 +27,7 @@ from intervalq.store import Store, checked_store, open_store, scheduling
 if TYPE_CHECKING:
     from intervalq._queue.queue import IntervalQueue
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[[Occurrence], Any] | Callable[[], Any])
 
 _LOOK: Final = 60.0
 """Seconds between two looks for schedules that were paused, resumed or changed elsewhere."""

@@ -11,8 +11,9 @@ from intervalq._queue.options import Duration
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq.schedules._handle import ScheduleInfo, ScheduleOptions
 from intervalq.schedules._handle import Schedules as AsyncSchedules
+from intervalq.schedules._occurrence import Occurrence
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[[Occurrence], Any] | Callable[[], Any])
 
 
 class Schedules:

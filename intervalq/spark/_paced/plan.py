@@ -79,7 +79,7 @@ def plan(
     Raises:
         InvalidOption: `df` has a stage of `paced` itself, so that counting its rows would call them; or an
             option is wrong.
-        QueueNotFound, StoreError.
+        QueueNotFound, StoreError: the queue's record can't be read.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everybody calls it; an extra
 

@@ -55,7 +55,7 @@ def progress(queue: IntervalQueue, run: str | None = None) -> Progress:
 
     Raises:
         QueueNotFound: nothing has started yet.
-        StoreError.
+        StoreError: the store can't be reached, or can't be trusted.
     """
     state = seen(queue)
     info = None
@@ -143,7 +143,7 @@ def cancel(run: str, *, store: IntervalQueue | str | None = None) -> None:
 
     Raises:
         LedgerNotFound: there is no such run.
-        StoreError.
+        StoreError: the store can't be reached, or can't be trusted.
     """
     url = store._options.store_url if isinstance(store, IntervalQueue) else store  # noqa: SLF001 - as above
     ledger = Ledger(run, url)

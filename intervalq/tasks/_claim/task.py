@@ -168,7 +168,7 @@ class Task(Generic[V_co]):
             priority: as for `Tasks.new`.
 
         Raises:
-            InvalidName, InvalidTask, InvalidInterval, InvalidOption.
+            InvalidName, InvalidTask, InvalidInterval, InvalidOption: an argument is wrong.
         """
         if at is not None and delay is not None:
             raise InvalidOption("give at= or delay=, not both: each says when the task may be claimed")

@@ -31,7 +31,7 @@ class Claiming(Ended):
 
         Raises:
             TimeoutError: none came in time.
-            StoreError.
+            StoreError: the store can't be reached, or can't be trusted.
         """
         seconds = wait_of(timeout)
         claims = await self._claims(queues, 1, lease, once=seconds == 0, timeout=seconds or None)

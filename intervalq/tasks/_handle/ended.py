@@ -44,7 +44,7 @@ class Ended(Operations):
             limit: the most outcomes to return; None: all.
 
         Raises:
-            InvalidOption, InvalidName.
+            InvalidOption, InvalidName: an argument is wrong.
             InvalidTask: one of `ids` can't be the id of a task.
             UnsupportedOperation: the store keeps no outcomes.
         """
@@ -81,7 +81,7 @@ class Ended(Operations):
             TimeoutError: it didn't end in time.
             InvalidTask: the id can't be one of a task.
             UnsupportedOperation: the store keeps no outcomes.
-            StoreError.
+            StoreError: the store can't be reached, or can't be trusted.
         """
         (outcome,) = await self.wait([id], timeout)
         if outcome.state == FAILED:

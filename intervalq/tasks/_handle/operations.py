@@ -77,7 +77,7 @@ class Operations(Workers):
 
         Raises:
             InvalidOption: there are too many, or none, or one is not text.
-            StoreError.
+            StoreError: the store can't be reached, or can't be trusted.
         """
         if not 1 <= len(ids) <= MAX_ROWS:
             raise InvalidOption(f"{len(ids)} ids: give from 1 to {MAX_ROWS} ids of tasks to cancel")

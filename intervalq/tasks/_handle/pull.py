@@ -84,7 +84,7 @@ class Pull:
 
         Raises:
             TooManyWaiting: `max_waiting` calls are already waiting.
-            StoreError.
+            StoreError: the store can't be reached, or can't be trusted.
         """
         count = whole("count", count, 1, _MAX_COUNT)
         seconds = parse.duration(timeout, what="timeout") / 1e6

@@ -140,7 +140,7 @@ class Tasks(Claiming):
                 `insert` and `modify` raise UnsupportedOperation on NATS.
 
         Raises:
-            InvalidName, InvalidTask, InvalidInterval, InvalidOption.
+            InvalidName, InvalidTask, InvalidInterval, InvalidOption: an argument is wrong.
         """
         return _values.insert(
             queue, value, id=id, key=key, at=at, delay=delay, dedupe_key=dedupe_key, dedupe_for=dedupe_for,
@@ -199,7 +199,7 @@ class Tasks(Claiming):
         Raises:
             DependencyError, InboxFull, InvalidOption: nothing was inserted.
             UnsupportedOperation: on NATS; on Redis and Valkey, of more than 10,000 tasks.
-            StoreError.
+            StoreError: the store can't be reached, or can't be trusted.
         """
         some = _values.checked_batch(parts, follow_up)
         refuse_inserts(self._here(), some)
@@ -282,7 +282,7 @@ class Tasks(Claiming):
             InvalidOption: a task appears twice, or there are too many; or a checkpoint is of a plain task, or
                 has `at`, `delay` or `connection`.
             UnsupportedOperation: a checkpoint on NATS.
-            StoreError.
+            StoreError: the store can't be reached, or can't be trusted.
         """
         refuse_inserts(self._here(), [part for part in parts if isinstance(part, Insert)])
         session, claims = self._claims_among(parts)

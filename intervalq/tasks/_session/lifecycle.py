@@ -92,7 +92,7 @@ class Lifecycle:
         Raises:
             TimeoutError: somebody else holds it.
             LockLost: at the end: it couldn't be refreshed in time, and the code under it was cancelled.
-            StoreError.
+            StoreError: the store can't be reached, or can't be trusted.
         """
         name = parse.name(name, what="lock name")
         seconds = self._expiry if expiry is None else parse.duration(expiry, least=1, what="expiry") / 1e6

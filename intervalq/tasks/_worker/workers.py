@@ -137,7 +137,7 @@ class Workers(Lifecycle):
             InvalidOption: an option is out of its range, `within` is given without `batch`, or the function
                 doesn't take one argument; a queue has a worker of this handle already; or `queue` is none,
                 `cost` can't be taken of it, or is given alone.
-            InvalidName, InvalidInterval.
+            InvalidName, InvalidInterval: a name or a duration is malformed.
         """
         job_queues = names_of(queues)
         policy = Policy(
