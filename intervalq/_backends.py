@@ -19,6 +19,7 @@ _BACKENDS: Final = {
     **dict.fromkeys(("redis", "rediss", "unix", "redis+cluster", "rediss+cluster"), "redis"),
     **dict.fromkeys(("postgresql", "postgres"), "postgres"),
     **dict.fromkeys(("nats", "tls"), "nats"),
+    **dict.fromkeys(("intervalq", "intervalqs"), "remote"),
 }
 """The folder of `intervalq_stores` for each scheme. They are listed here instead of as entry points, so that
 they are found in applications that were packed without package metadata."""
@@ -31,6 +32,7 @@ _CLASSES: Final = {
         "redis": "RedisStore",
         "postgres": "PostgresStore",
         "nats": "NATSStore",
+        "remote": "RemoteStore",
     },
     TASKS: {
         "memory": "MemoryTaskStore",
@@ -38,6 +40,7 @@ _CLASSES: Final = {
         "redis": "RedisTaskStore",
         "postgres": "PostgresTaskStore",
         "nats": "NATSTaskStore",
+        "remote": "RemoteTaskStore",
     },
     LEDGERS: {
         "memory": "MemoryLedgerStore",
@@ -45,6 +48,7 @@ _CLASSES: Final = {
         "sqlite": "SQLiteLedgerStore",
         "redis": "RedisLedgerStore",
         "postgres": "PostgresLedgerStore",
+        "remote": "RemoteLedgerStore",
     },
 }
 _MODULES: Final = {QUEUES: "queues", TASKS: "tasks", LEDGERS: "ledgers"}

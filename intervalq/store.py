@@ -26,7 +26,8 @@ _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5}
 _SLIP: Final = re.compile(r"(?://)?[^/]*(?::|//).*@", re.DOTALL)
 
 _NO_PATH: Final = re.compile(
-    r"(?:memory|file|sqlite|rediss?(?:\+cluster)?|unix|postgres(?:ql)?|nats|tls)(?::|//)|[\w.-]+:[0-9]+/?$",
+    r"(?:memory|file|sqlite|rediss?(?:\+cluster)?|unix|postgres(?:ql)?|nats|tls|intervalqs?)(?::|//)|"
+    r"[\w.-]+:[0-9]+/?$",
     re.IGNORECASE,
 )
 """Text that begins like a URL, or is a host and a port: probably a mistyped URL, unless ./ precedes it."""
@@ -290,11 +291,12 @@ def open_store(url: str | None = None) -> Store:
 
     Args:
         url: `memory://`, `file:///path/state.json`, `sqlite:///path/state.db`, `redis://`, `rediss://`,
-            `unix://`, `postgresql://`, `nats://` (`tls://` with TLS), or any scheme that an installed package
-            registers by an entry point in the group `intervalq.stores`. A plain path is SQLite if it ends
-            with `.db`, `.sqlite` or `.sqlite3`, else a JSON file. None: the environment variable
-            `INTERVALQ_STORE`, else a SQLite database in the user's state folder, which all processes of one
-            machine can share without a server.
+            `unix://`, `postgresql://`, `nats://` (`tls://` with TLS), `intervalq://` (`intervalqs://` with
+            TLS) for the store of a service, or any scheme that an installed package registers by an entry
+            point in the group `intervalq.stores`. A plain path is SQLite if it ends with `.db`, `.sqlite` or
+            `.sqlite3`, else a JSON file. None: the environment variable `INTERVALQ_STORE`, else a SQLite
+            database in the user's state folder, which all processes of one machine can share without a
+            server.
 
     Raises:
         UnknownStore: the scheme is unknown.

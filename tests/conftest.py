@@ -21,6 +21,7 @@ import postgres_servers
 import servers
 from intervalq_stores.memory import ledgers, queues, tasks
 from servers import Server
+from service.processes import QUIET, Served
 
 T = TypeVar("T")
 
@@ -155,6 +156,15 @@ def nats_url() -> Iterator[str]:
     """The URL of a NATS with JetStream, which may have records of other tests."""
     with _url("INTERVALQ_TEST_NATS_URL", servers.nats_server, servers.nats_answers) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def remote_url() -> Iterator[str]:
+    """The URL of a service, which may have records of other tests: over a store in memory, or a given one."""
+    with Served(
+        os.environ.get("INTERVALQ_TEST_BEHIND", "memory://"), "--http", "none", program=QUIET
+    ) as service:
+        yield service.url
 
 
 @pytest.fixture

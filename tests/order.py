@@ -62,6 +62,8 @@ LONG: Final = (
     "test_rules_laws.py",
     "faults/test_partitions.py",
     "test_soak.py",
+    "service/test_remote_suites.py",
+    "service/test_pacing_fuzz.py",
 )
 """The files that take longest come first: if a long one runs last, the other processors idle meanwhile.
 

@@ -93,6 +93,7 @@ def test_its_own_stores_are_found(packed: Path, tmp_path: Path) -> None:
     *printed, known = done.stdout.splitlines()
     assert printed == ["1", "1", "1", "[{'paint': 'red'}]", "True", "True", "True", "3", "10"]
     schemes = "memory file sqlite redis rediss unix redis+cluster rediss+cluster postgresql postgres nats tls"
+    schemes += " intervalq intervalqs"
     assert known == str(sorted(schemes.split()))
 
 

@@ -15,9 +15,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from intervalq.errors import InvalidOption, short
 from intervalq.service._refusal import Code, Refusal
 
-ACTIONS: Final = ("claim", "insert", "change", "delete", "read", "pace")
+ACTIONS: Final = ("claim", "insert", "change", "delete", "read", "pace", "administer")
 """What a request does in a queue. A move deletes in one queue and inserts in another; a dependency reads. To
-pace is to take slots."""
+pace is to take slots; to administer is to change what holds for everybody: a pace, a pause, claims of others.
+"""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
@@ -119,6 +120,8 @@ class Subject(NamedTuple):
         return f"{self.name}#{claimant.removeprefix(f'{self.name}#')}" if claimant else ""
 
     def _may(self, action: str, queue: str) -> bool:
+        if action == "claim" and queue.startswith(f"session#{self.name}#"):  # see `claimant`
+            return True
         return is_canonical(queue) and any(rule.allows(action, queue) for rule in self.rules)
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Final
+from collections.abc import Awaitable, Mapping
+from typing import Final, TypeVar
 
+import anyio
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from intervalq.service._access import Access, Anybody, Caller, only
 from intervalq.service._refusal import Code, Refusal
+
+T = TypeVar("T")
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """The longest message, as gRPC has it: read no further, whatever a client sends."""
@@ -49,6 +55,19 @@ def is_here(host: str) -> bool:
         return False
 
 
+def problem(status: int, title: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error as problem details (RFC 9457)."""
+    content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return JSONResponse(content, status, headers=headers, media_type="application/problem+json")
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """The answer where there is no route, or no such method on it."""
+    assert isinstance(error, HTTPException)
+    detail = f"there is no {request.method} here"
+    return problem(error.status_code, error.detail, detail, error.headers)
+
+
 async def body_of(request: Request) -> bytes:
     """The body of a request.
 
@@ -67,3 +86,41 @@ async def body_of(request: Request) -> bytes:
     except ClientDisconnect:
         raise Refusal(Code.DEADLINE_EXCEEDED, "the client has gone") from None
     return bytes(body)
+
+
+def caller_of(access: Access | None, request: Request) -> Caller:
+    """Who sends a request.
+
+    Raises:
+        Refusal: it must have a token, and has none that is known.
+    """
+    return Anybody() if access is None else access.caller(only(request.headers.getlist("authorization")))
+
+
+async def while_connected(request: Request, verb: Awaitable[T]) -> T:
+    """Await a verb; if the client goes away meanwhile, its request is cancelled.
+
+    Raises:
+        Refusal: the client has gone.
+        Exception: the verb has failed.
+    """
+    answer: list[T] = []
+    failure: Exception | None = None
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+        group.start_soon(watch)
+        try:
+            answer.append(await verb)
+        except Exception as error:  # noqa: BLE001 - it is raised outside of the group
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not answer:
+        raise Refusal(Code.DEADLINE_EXCEEDED, "the client has gone")
+    return answer[0]

@@ -18,6 +18,7 @@ from grpc import ssl_server_credentials
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -26,15 +27,17 @@ from starlette.types import ASGIApp
 from intervalq._queue.options import Duration, wait_of
 from intervalq.errors import InvalidOption, short
 from intervalq.service._access import Access, FileAccess, read_access
-from intervalq.service._entroq import over_grpc, over_http
-from intervalq.service._entroq.methods import NAME
+from intervalq.service._entroq.methods import NAME as ENTROQ
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._envoy import over_grpc as ratelimit
 from intervalq.service._envoy.limits import Limit, read_limits
-from intervalq.service._http import MAX_BYTES, NoPages, is_here
+from intervalq.service._http import MAX_BYTES, NoPages, is_here, no_route
 from intervalq.service._opa import Opa
+from intervalq.service._parts import Parts
+from intervalq.service._remote.over_grpc import NAME as REMOTE
+from intervalq.service._remote.stores import Stores
 from intervalq.service._tls import Keys, Tls
-from intervalq.tasks.store import TaskStore, checked_task_store, open_task_store
+from intervalq.tasks.store import TaskStore
 
 
 class Addresses(NamedTuple):
@@ -56,6 +59,8 @@ class Place(NamedTuple):
 
 
 _NOBODY: Final = anyio.TASK_STATUS_IGNORED
+_NAMES: Final = (ENTROQ, REMOTE)
+"""The services over gRPC that say that they are healthy."""
 
 
 async def serve(
@@ -70,13 +75,14 @@ async def serve(
     grace: Duration = 10,
     task_status: TaskStatus[Addresses] = _NOBODY,
 ) -> None:
-    """Serve a store of tasks to EntroQ's clients, until cancelled.
+    """Serve a store to clients of EntroQ and Envoy, and to stores `intervalq://`, until cancelled.
 
     The service keeps nothing itself: any number of them may serve one store, and a client may go on with
     another. With port 0 the system chooses a free one.
 
     Args:
-        store: the URL of a store of tasks, or the store, which stays open at the end; None: as for `Tasks`.
+        store: the URL of a store of tasks, whose queues, ledgers and schedules are served, too; or a store of
+            tasks alone, which stays open at the end. None: those of `Tasks`, `IntervalQueue` and `Schedules`.
         grpc: the address of the gRPC service, as `host:port`; None: no such service.
         http: the address of the HTTP/JSON service; None: no such service.
         envoy: a file of limits: the gRPC service then answers Envoy's rate limit requests, too, by queues in
@@ -99,28 +105,29 @@ async def serve(
     places = [None if address is None else _place(address, is_open) for address in (grpc, http)]
     who = None if access is None else _access(access)
     keys = None if tls is None else tls.read()
-    limits = [] if envoy is None else _limits(envoy, store, grpc)
-    is_ours = store is None or isinstance(store, str)
-    tasks = open_task_store(store) if store is None or isinstance(store, str) else checked_task_store(store)
-    verbs = Verbs(tasks)
+    stores = Stores.opened(store)
+    limits = [] if envoy is None else _limits(envoy, stores, grpc)
+    parts = Parts(stores, who)
     try:
         with ExitStack() as stack:
             # First what may fail, outside of any group of tasks.
             bound = None if places[1] is None else stack.enter_context(_bound(places[1]))
-            server = None if places[0] is None else _grpc_server(verbs, limits, who, places[0], keys)
-            app: ASGIApp = Starlette(routes=[*over_http.routes(verbs, who), _HEALTH])
+            server = None if places[0] is None else _grpc_server(parts, limits, who, places[0], keys)
+            app: ASGIApp = Starlette(
+                routes=[*parts.routes(), _HEALTH], exception_handlers={HTTPException: no_route}
+            )
             if who is None and not insecure:
                 app = NoPages(app)
             async with (
-                _waiting(verbs),
-                _grpc(verbs, server, seconds) as grpc_address,
-                _http(verbs, app, bound, tls, seconds) as http_address,
+                _waiting(parts.verbs),
+                _grpc(parts, server, seconds) as grpc_address,
+                _http(parts, app, bound, tls, seconds) as http_address,
             ):
                 task_status.started(Addresses(grpc_address, http_address))
                 try:
                     await anyio.sleep_forever()
                 finally:
-                    verbs.waiting.close()
+                    parts.close()
                     if server is not None:  # both stop at the same time; this one is awaited later
                         stopping = asyncio.ensure_future(server[0].stop(seconds))
                         stack.callback(stopping.cancel)
@@ -130,9 +137,7 @@ async def serve(
                 await who.aclose()
             for limit in limits:
                 await limit.queue.close(drain=False)
-            await verbs.aclose()
-            if is_ours:
-                await tasks.aclose()
+            await parts.aclose()
 
 
 async def _healthy(request: Request) -> Response:
@@ -147,12 +152,12 @@ def _access(access: str | os.PathLike[str]) -> FileAccess | Opa:
     return Opa(access) if isinstance(access, str) and "://" in access else read_access(access)
 
 
-def _limits(path: str | os.PathLike[str], store: str | TaskStore | None, grpc: str | None) -> list[Limit]:
+def _limits(path: str | os.PathLike[str], stores: Stores, grpc: str | None) -> list[Limit]:
     if grpc is None:
         raise InvalidOption("Envoy asks over gRPC: give grpc= an address with envoy=")
-    if store is not None and not isinstance(store, str):
+    if stores.queues is None:
         raise InvalidOption("envoy= needs queues beside the tasks: give the store's URL")
-    return read_limits(path, store)
+    return read_limits(path, stores.url)
 
 
 @asynccontextmanager
@@ -164,7 +169,7 @@ async def _waiting(verbs: Verbs) -> AsyncIterator[None]:
 
 
 def _grpc_server(
-    verbs: Verbs, limits: list[Limit], access: Access | None, place: Place, keys: Keys | None
+    parts: Parts, limits: list[Limit], access: Access | None, place: Place, keys: Keys | None
 ) -> tuple[grpc.aio.Server, Place]:
     """A server that doesn't run yet, and where it will listen."""
     server = grpc.aio.server(
@@ -172,12 +177,13 @@ def _grpc_server(
             ("grpc.max_receive_message_length", MAX_BYTES),
             ("grpc.so_reuseport", 0),
             ("grpc.max_concurrent_streams", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # clients see that a stream is dead
         ]
     )
-    server.add_generic_rpc_handlers((over_grpc.handler(verbs, access),))
+    server.add_generic_rpc_handlers(parts.handlers())
     if limits:
         server.add_generic_rpc_handlers((ratelimit.handler(limits, access),))
-    reflection.enable_server_reflection((NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    reflection.enable_server_reflection((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
         if keys is None:
             port = server.add_insecure_port(str(place))
@@ -193,7 +199,7 @@ def _grpc_server(
 
 @asynccontextmanager
 async def _grpc(
-    verbs: Verbs, server_at: tuple[grpc.aio.Server, Place] | None, grace: float
+    parts: Parts, server_at: tuple[grpc.aio.Server, Place] | None, grace: float
 ) -> AsyncIterator[str | None]:
     if server_at is None:
         yield None
@@ -202,14 +208,14 @@ async def _grpc(
     checks = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - it is set while running
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     await server.start()
-    for name in ("", NAME):
+    for name in ("", *_NAMES):
         await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
     try:
         yield str(place)
     finally:
         with anyio.CancelScope(shield=True):
             await checks.enter_graceful_shutdown()
-            verbs.waiting.close()
+            parts.close()
             await server.stop(grace)
 
 
@@ -223,7 +229,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def _http(
-    verbs: Verbs, app: ASGIApp, bound: socket.socket | None, tls: Tls | None, grace: float
+    parts: Parts, app: ASGIApp, bound: socket.socket | None, tls: Tls | None, grace: float
 ) -> AsyncIterator[str | None]:
     if bound is None:
         yield None
@@ -249,7 +255,7 @@ async def _http(
         try:
             yield str(Place(*bound.getsockname()[:2]))
         finally:
-            verbs.waiting.close()
+            parts.close()
             server.should_exit = True
 
 

@@ -332,9 +332,9 @@ def open_task_store(url: str | None = None) -> TaskStore:
 
     Args:
         url: `memory://`, `sqlite:///path/app.db` or a plain path, `postgresql://`, `redis://`, `rediss://`,
-            `unix://`, `redis+cluster://`, `rediss+cluster://`, `nats://`, or any scheme that an installed
-            package registers by an entry point in the group `intervalq.task_stores`. None: the environment
-            variable `INTERVALQ_STORE`, else a SQLite database in the user's state folder.
+            `unix://`, `redis+cluster://`, `rediss+cluster://`, `nats://`, `intervalq://`, or any scheme that
+            an installed package registers by an entry point in the group `intervalq.task_stores`. None: the
+            environment variable `INTERVALQ_STORE`, else a SQLite database in the user's state folder.
 
     Raises:
         UnknownStore, MissingExtra, InvalidOption, StoreError: as for `intervalq.store.open_store`.

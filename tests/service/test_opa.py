@@ -18,9 +18,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from intervalq.errors import InvalidOption
+from intervalq.errors import InvalidOption, StoreUnavailable, Unauthorized
+from intervalq.rules import Advance, Settings
 from intervalq.service import _opa, serve
+from intervalq.store import open_store
 from intervalq.tasks import Tasks
+from intervalq.tasks.rules import Begin, Delete, End, Insert, Modify, Select, Session
+from intervalq.tasks.store import open_task_store
 from service.grpc_client import changed, id_of
 from service.test_access import serving
 
@@ -159,3 +163,24 @@ async def test_a_claim_that_waits_outlives_an_agent_that_fails(
             assert (stats.claimed, stats.ready) == (0, 1)
         agent.is_broken = False
         assert await client("ann", "other").try_claim("/jobs/a") is not None
+
+
+async def test_the_agent_is_asked_about_every_step_of_a_remote_store(agent: Agent, tmp_path: Path) -> None:
+    """Its policy allows ann to insert, and says nothing of sessions or queues that are paced."""
+    async with serving(f"memory://{tmp_path}", agent.url) as (addresses, _):
+        url = f"intervalq://token%20of%20ann@{addresses.grpc}"
+        store, queues = open_task_store(url), open_store(url)
+        await store.apply(Modify(inserts=(Insert("/jobs/a", "1", "t"),)))
+        for command in (Begin(Session("s")), End("s"), Modify("s", deletes=(Delete("t", 0),))):
+            with pytest.raises(Unauthorized, match=r"may not (claim in queue 'session#s'|delete)"):
+                await store.apply(command)
+        with pytest.raises(Unauthorized, match="may not pace in queue 'q'"):
+            await queues.apply("q", Advance(settings=Settings(1), nonce="n"))
+        asked = [part for question in agent.asked for part in question["queues"]]
+        assert {"exact": "session#s", "actions": ["CLAIM"]} in asked
+        assert {"exact": "q", "actions": ["PACE"]} in asked
+        agent.is_broken = True
+        with pytest.raises(StoreUnavailable):
+            await store.apply(Select(queue="/jobs/b"))
+        await store.aclose()
+        await queues.aclose()

@@ -35,7 +35,7 @@ from intervalq.rules import (
 from intervalq.store import Pairing, Store, Waking, open_store, pairing
 from intervalq.testing.keyed import KeyedSource
 
-STORES = ["memory", "json", "sqlite", "redis", "valkey", "redis_cluster", "postgres"]
+STORES = ["memory", "json", "sqlite", "redis", "valkey", "redis_cluster", "postgres", "remote"]
 
 
 @pytest.fixture

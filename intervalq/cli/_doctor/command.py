@@ -39,7 +39,8 @@ _EXTRAS: Final = {
     "aiohttp": "aiohttp",
     "requests": "requests",
     "schedules": "cronsim",
-    "service": "grpcio",
+    "service": "starlette",
+    "client": "grpcio",
     "testing": "hypothesis",
 }
 

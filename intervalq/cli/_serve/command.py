@@ -1,4 +1,4 @@
-"""`intervalq serve`: a store of tasks for clients in other languages, until a signal ends it."""
+"""`intervalq serve`: a store for clients in other languages and on other machines, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from anyio.abc import TaskStatus
 from intervalq._show import as_json, seconds, warn
 from intervalq._spec import parse
 from intervalq.cli._options import examples
-from intervalq.cli._tasks.command import tasks_store_option
 from intervalq.cli._work.worker import heard
 from intervalq.errors import InvalidOption
 
@@ -20,6 +19,11 @@ if TYPE_CHECKING:
     from intervalq.service import Addresses
 
 _NONE: Final = "none"
+_STORE_HELP: Final = (
+    "What to serve: a URL with postgresql:// or redis://, the path of a SQLite database; or of nats://, "
+    "queues and schedules. To keep passwords out of `ps`, set INTERVALQ_STORE in the environment instead. "
+    "Default: the SQLite files in your state folder."
+)
 
 
 @click.command(
@@ -28,7 +32,7 @@ _NONE: Final = "none"
         "intervalq serve --store ./app.db --http none --json",
     )
 )
-@tasks_store_option
+@click.option("--store", metavar="URL", help=_STORE_HELP)
 @click.option(
     "--grpc",
     default="127.0.0.1:37706",
@@ -86,10 +90,11 @@ def serve(
     grace: str,
     as_json_: bool,
 ) -> None:
-    """Serve durable tasks over gRPC and HTTP, for any language.
+    """Serve a store over gRPC and HTTP, for any language and machine.
 
-    The service speaks EntroQ's protocol over gRPC and HTTP/JSON. It keeps nothing itself, so any number of
-    them may serve one store. Once it is ready, it prints its addresses on standard output.
+    The service speaks EntroQ's protocol for tasks, paces over HTTP/JSON, and is the store
+    intervalq://HOST:PORT for other programs of intervalq. It keeps nothing itself, so any number of them may
+    serve one store. Once it is ready, it prints its addresses on standard output.
 
     After SIGTERM or Ctrl-C it accepts no more requests; claims that wait end at once, and the other requests
     may end. A second signal ends the service at once. The exit code is 0; 1 if the store can't be used; 2 for

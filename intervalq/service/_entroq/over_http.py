@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
-import anyio
 from google.protobuf import json_format
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor import FieldDescriptor
@@ -16,12 +15,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from intervalq.errors import IntervalqError
-from intervalq.service._access import Access, Anybody, Caller, only
+from intervalq.service._access import Access
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.methods import STREAM_TASKS, UNARY, Method
 from intervalq.service._entroq.model import details_of, whole
 from intervalq.service._entroq.verbs import Verbs
-from intervalq.service._http import body_of
+from intervalq.service._http import body_of, caller_of, while_connected
 from intervalq.service._refusal import Code, Refusal, refusal
 
 _PROTOCOLS: Final = {"entroq-protocol": "1, 2"}
@@ -43,9 +42,9 @@ def _endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            caller = _caller(access, request)
+            caller = caller_of(access, request)
             message = await _message(request, method.request)
-            return _shown(await _while_connected(request, method.verb(verbs, message, caller)))
+            return _shown(await while_connected(request, method.verb(verbs, message, caller)))
         except (Refusal, IntervalqError) as error:
             return _refused(error)
 
@@ -57,7 +56,7 @@ def _stream(verbs: Verbs, access: Access | None) -> Callable[[Request], Awaitabl
 
     async def answer(request: Request) -> Response:
         try:
-            caller = _caller(access, request)
+            caller = caller_of(access, request)
             tasks = STREAM_TASKS(verbs, await _message(request, pb.TasksRequest), caller)
             first = await anext(tasks, None)  # so that a refusal is an answer of its own
         except (Refusal, IntervalqError) as error:
@@ -72,34 +71,6 @@ def _stream(verbs: Verbs, access: Access | None) -> Callable[[Request], Awaitabl
         return StreamingResponse(lines(), media_type="application/x-ndjson", headers=_PROTOCOLS)
 
     return answer
-
-
-def _caller(access: Access | None, request: Request) -> Caller:
-    return Anybody() if access is None else access.caller(only(request.headers.getlist("authorization")))
-
-
-async def _while_connected(request: Request, verb: Awaitable[Message]) -> Message:
-    """Await a verb; if the client goes away meanwhile, its request is cancelled."""
-    answer: list[Message] = []
-    failure: Refusal | IntervalqError | None = None
-    async with anyio.create_task_group() as group:
-
-        async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            group.cancel_scope.cancel()
-
-        group.start_soon(watch)
-        try:
-            answer.append(await verb)
-        except (Refusal, IntervalqError) as error:
-            failure = error
-        group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    if not answer:
-        raise Refusal(Code.DEADLINE_EXCEEDED, "the client has gone")
-    return answer[0]
 
 
 async def _message(request: Request, kind: type[Message]) -> Message:

@@ -10,13 +10,14 @@ from typing import Final
 from google.protobuf.message import Message
 
 from intervalq.errors import DependencyError
-from intervalq.service._access import Anybody, Caller, Wanted, need
+from intervalq.service._access import Anybody, Caller, need
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
 from intervalq.service._entroq.claims import Claims, shown
 from intervalq.service._entroq.model import MILLISECOND, at_of, detail, json_of, span_of, stats_of, task_of
 from intervalq.service._entroq.waiting import Waiting
 from intervalq.service._refusal import Code, Refusal
+from intervalq.service._tasks_access import check_modify
 from intervalq.store import wall_clock
 from intervalq.tasks._claim.values import error_text, insert, queue_name, text
 from intervalq.tasks.rules import (
@@ -117,7 +118,7 @@ class Verbs:
         )
         _check_parts(command)
         try:
-            await self._check_access(command, caller, request.claimant_id)
+            await check_modify(self._store, command, caller, request.claimant_id)
             if session and any(change.keep for change in changes):
                 await self._claimants.session(claimant)
             modified = await self._modify(command)
@@ -129,45 +130,6 @@ class Verbs:
             inserted=[shown(row, inserter=request.claimant_id) for row in modified.inserted],
             changed=[shown(row) for row in modified.changed],
         )
-
-    async def _check_access(self, command: Modify, caller: Caller, claimant: str) -> None:
-        """Check what a change does in which queue: in the one that the store has, whatever the client says.
-
-        A task that moves meanwhile has another version, so that the change is refused then. A task in a queue
-        where the caller may do nothing is missing, for all that it can tell.
-        """
-        ids = [one.id for one in command.changes]
-        ids += [one.id for one in command.deletes]
-        ids += [one.id for one in command.depends]
-        wanted = {("insert", insert.queue) for insert in command.inserts}
-        if not ids or isinstance(caller, Anybody):
-            return await need(caller, wanted, claimant)
-        rows = {row.id: row for row in await self._store.apply(Select(ids=tuple(ids), values=False))}
-        reads = {("read", row.queue) for row in rows.values()}
-        hidden = {queue for _, queue in await caller.denied(reads, claimant)}
-        parts: dict[str, set[Wanted]] = {}
-        for one in command.deletes:
-            parts[one.id] = {("delete", rows[one.id].queue)} if one.id in rows else set()
-        for depend in command.depends:
-            parts[depend.id] = {("read", rows[depend.id].queue)} if depend.id in rows else set()
-        for change in command.changes:
-            parts[change.id] = _of_change(change, rows[change.id].queue) if change.id in rows else set()
-        denied = await caller.denied(wanted.union(*parts.values()), claimant)
-        unseen = {
-            id_
-            for id_, needs in parts.items()
-            if id_ not in rows or (rows[id_].queue in hidden and needs & denied)
-        }
-        await need(
-            caller, wanted.union(*(needs for id_, needs in parts.items() if id_ not in unseen)), claimant
-        )
-        if unseen:
-            raise DependencyError(
-                changes=tuple(one.id for one in command.changes if one.id in unseen),
-                deletes=tuple(one.id for one in command.deletes if one.id in unseen),
-                depends=tuple(one.id for one in command.depends if one.id in unseen),
-            )
-        return None
 
     def _remember(self, rows: tuple[Row, ...], claimant: str) -> None:
         """Note who has inserted tasks: the protocol shows that as the claimant until a task is touched.
@@ -318,13 +280,6 @@ def _insert(data: pb.TaskData) -> Insert:
         attempt=_attempt(data.attempt),
         error=error_text(data.err),
     )
-
-
-def _of_change(change: Change, queue: str) -> set[Wanted]:
-    """What a change of a task in this queue needs."""
-    if change.queue in (None, queue):
-        return {("change", queue)}
-    return {("delete", queue), ("insert", change.queue or "")}
 
 
 def _few(what: str, texts: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,100 @@
+"""The commands that each kind of store takes over the network, and the types of their answers."""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+from intervalq import rules as queues
+from intervalq.ledger import rules as ledgers
+from intervalq.tasks import rules as tasks
+
+A = TypeVar("A")
+
+VERSION: Final = 1
+"""The version of commands and answers."""
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""The longest message to a service."""
+
+MAX_ANSWER: Final = 512 << 20
+"""The longest answer: twice the size of a thousand task values of the default maximum size."""
+
+
+class Names(NamedTuple):
+    """List the queues or ledgers that the caller may read. The answer is a list of names, sorted."""
+
+
+class ReadSchedules(NamedTuple):
+    """See `Scheduling.read_schedules`; the answer is [now, [[name, text], ...]]."""
+
+    names: tuple[str, ...] | None = None
+
+
+class SwapSchedule(NamedTuple):
+    """See `Scheduling.swap_schedule`."""
+
+    name: str
+    known: str | None = None
+    text: str | None = None
+    earliest: int = 0
+
+
+QUEUES: Final[Any] = (
+    queues.Advance
+    | queues.Hold
+    | queues.Resume
+    | queues.Configure
+    | queues.Reclaim
+    | queues.Finish
+    | queues.Inspect
+    | queues.Drop
+    | Names
+)
+TASKS: Final[Any] = (
+    tasks.Modify
+    | tasks.Cancel
+    | tasks.Work
+    | tasks.Begin
+    | tasks.Beat
+    | tasks.End
+    | tasks.Acquire
+    | tasks.Release
+    | tasks.Select
+    | tasks.Count
+    | tasks.Outcomes
+    | tasks.Sessions
+)
+LEDGERS: Final[Any] = ledgers.Command | Names
+
+LEDGER_ANSWER: Final = ledgers.Answer
+
+ScheduleCommand: TypeAlias = ReadSchedules | SwapSchedule
+
+NAMES: Final[Any] = tuple[str, ...]
+"""The answer to `Names`."""
+
+SCHEDULES: Final[Any] = ReadSchedules | SwapSchedule
+
+SCHEDULES_READ: Final[Any] = tuple[int, tuple[tuple[str, str], ...]]
+"""The answer to `ReadSchedules`: the store's clock, and pairs of names and texts."""
+
+_OF_TASKS: Final[dict[type, Any]] = {
+    tasks.Modify: tasks.Modified,
+    tasks.Cancel: tasks.Cancelled,
+    tasks.Work: tasks.Worked,
+    tasks.Begin: NoneType,
+    tasks.Beat: tasks.Beaten,
+    tasks.End: NoneType,
+    tasks.Acquire: tasks.Acquired,
+    tasks.Release: bool,
+    tasks.Select: tuple[tasks.Row, ...],
+    tasks.Count: tuple[tasks.QueueStats, ...],
+    tasks.Outcomes: tuple[tasks.OutcomeRow, ...],
+    tasks.Sessions: tuple[tasks.Session, ...],
+}
+
+
+def answer_of(command: tasks.Command[A]) -> type[A]:
+    """The type of the answer to a command on tasks."""
+    return cast("type[A]", _OF_TASKS[type(command)])

@@ -1,0 +1,1 @@
+"""Pacing over HTTP/JSON (intervalq.v1), for programs in any language."""

@@ -1,0 +1,49 @@
+"""What a service answers with: its protocols, over the stores that it has."""
+
+from __future__ import annotations
+
+import grpc
+from starlette.routing import Route
+
+from intervalq.service._access import Access
+from intervalq.service._entroq import over_grpc as entroq_grpc
+from intervalq.service._entroq import over_http as entroq_http
+from intervalq.service._entroq.verbs import Verbs
+from intervalq.service._pacing import over_http as pacing_http
+from intervalq.service._pacing.queues import Queues
+from intervalq.service._pacing.verbs import Pacing
+from intervalq.service._remote.over_grpc import Remote
+from intervalq.service._remote.stores import Stores
+
+
+class Parts:
+    """EntroQ's verbs, intervalq.v1, and pacing over HTTP."""
+
+    def __init__(self, stores: Stores, access: Access | None) -> None:
+        self._stores, self._access = stores, access
+        self._remote = Remote(stores, access)
+        self._queues = None if stores.queues is None else Queues(stores.queues)
+        self.verbs = Verbs(stores.tasks)
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """Those of all services over gRPC."""
+        return entroq_grpc.handler(self.verbs, self._access), self._remote.handler()
+
+    def routes(self) -> list[Route]:
+        """Those of all services over HTTP."""
+        paced = [] if self._queues is None else pacing_http.routes(Pacing(self._queues), self._access)
+        return [*entroq_http.routes(self.verbs, self._access), *paced]
+
+    def close(self) -> None:
+        """End every wait: the service is about to stop."""
+        self.verbs.waiting.close()
+        self._remote.close()
+        if self._queues is not None:
+            self._queues.close()
+
+    async def aclose(self) -> None:
+        """Give back what nobody got, and close the stores that are ours."""
+        if self._queues is not None:
+            await self._queues.aclose()
+        await self.verbs.aclose()
+        await self._stores.aclose()

@@ -1,0 +1,153 @@
+"""intervalq.v1 over gRPC: steps, and streams of wake-ups that end with the service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from intervalq._wire.intervalq_v1_pb2 import QUEUES, SCHEDULES, TASKS, Result, Step, Subject, Wakeup
+from intervalq._wire.values import dumps
+from intervalq._wire.verbs import VERSION
+from intervalq.errors import IntervalqError, UnsupportedOperation
+from intervalq.service._access import Access, Caller, need
+from intervalq.service._grpc import abort, caller_of
+from intervalq.service._refusal import Code, Refusal
+from intervalq.service._remote import rights, steps
+from intervalq.service._remote.stores import Stores
+from intervalq.service._remote.tasks import RemoteTasks
+from intervalq.store import SchedulesWaking
+from intervalq.store import Waking as QueuesWaking
+from intervalq.tasks.rules import Worked
+from intervalq.tasks.store import Waking as TasksWaking
+
+NAME: Final = "intervalq.v1.Store"
+
+MAX_LISTENING: Final = 64
+"""The most streams of wake-ups: a store may need a connection for each. Further clients poll."""
+
+
+class Remote:
+    """The stores of a service for clients over gRPC."""
+
+    def __init__(self, stores: Stores, access: Access | None) -> None:
+        self._stores, self._access = stores, access
+        self._listening: set[asyncio.Event] = set()
+        self._closed = False
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The handler of the service, for a server of gRPC."""
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Apply": grpc.unary_unary_rpc_method_handler(
+                self._apply,
+                request_deserializer=Step.FromString,
+                response_serializer=Result.SerializeToString,
+            ),
+            "Listen": grpc.unary_stream_rpc_method_handler(
+                self._listen,
+                request_deserializer=Subject.FromString,
+                response_serializer=Wakeup.SerializeToString,
+            ),
+        }
+        return grpc.method_handlers_generic_handler(NAME, methods)
+
+    def close(self) -> None:
+        """End all streams: the service is about to stop, and clients find another one."""
+        self._closed = True
+        for over in self._listening:
+            over.set()
+
+    async def _apply(self, step: Step, context: grpc.aio.ServicerContext[Any, Any]) -> Result:
+        try:
+            return await steps.apply(self._stores, step, caller_of(self._access, context))
+        except Refusal as error:
+            await abort(context, error)
+            raise
+
+    async def _listen(self, subject: Subject, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        over = asyncio.Event()
+        try:
+            self._admit(over)
+            caller = caller_of(self._access, context)
+            async with await _listening(self._stores, subject, caller) as woken:
+                await context.write(Wakeup())
+                while not self._closed and (found := await _next(woken, over)) is not None:
+                    await context.write(Wakeup(handed=found[0]))
+        except (Refusal, IntervalqError) as error:
+            await abort(context, error)
+        finally:
+            self._listening.discard(over)
+
+    def _admit(self, over: asyncio.Event) -> None:
+        if len(self._listening) >= MAX_LISTENING:
+            raise Refusal(Code.RESOURCE_EXHAUSTED, "too many clients listen: poll, and try again later")
+        self._listening.add(over)
+
+
+Woken = Callable[[], Awaitable[Any]]
+
+
+async def _listening(
+    stores: Stores, subject: Subject, caller: Caller
+) -> AbstractAsyncContextManager[Callable[[], Awaitable[bytes]]]:
+    """Listen in the store: the context gives a function that waits for what a wake-up hands over.
+
+    Raises:
+        Refusal: the caller may not.
+        UnsupportedOperation: the store sends no such wake-ups.
+    """
+    if subject.version != VERSION:
+        raise Refusal(Code.UNIMPLEMENTED, steps.other_version(subject.version))
+    show: Callable[[Worked], Worked] | None = None
+    context: AbstractAsyncContextManager[Woken]
+    if subject.kind == TASKS:
+        tasks = stores.of_tasks()
+        remote = RemoteTasks(tasks, caller)
+        listener = await remote.listener(subject.name)
+        if not isinstance(tasks, TasksWaking):
+            raise UnsupportedOperation(tasks.url, "this store sends no wake-ups")
+        context, show = tasks.wakeups(listener), remote.worked
+    elif subject.kind == SCHEDULES:
+        queues = stores.of_queues()
+        await need(caller, [("read", rights.schedule("*"))])
+        if not isinstance(queues, SchedulesWaking):
+            raise UnsupportedOperation(queues.url, "this store tells of no changes of schedules")
+        context = queues.schedule_changes()
+    elif subject.kind == QUEUES:
+        queues, name = stores.of_queues(), steps.record_name(subject.name)
+        await need(caller, [("pace", rights.queue_of(name))])
+        if not isinstance(queues, QueuesWaking):
+            raise UnsupportedOperation(queues.url, "this store sends no wake-ups")
+        context = queues.wakeups(name)
+    else:
+        raise Refusal(Code.INVALID_ARGUMENT, f"nothing wakes for {subject.kind}")
+    return _shown(context, show)
+
+
+@asynccontextmanager
+async def _shown(
+    context: AbstractAsyncContextManager[Woken], show: Callable[[Worked], Worked] | None
+) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+    async with context as woken:
+
+        async def told() -> bytes:
+            handed = await woken()
+            return b"" if handed is None or show is None else dumps(Worked, show(handed))
+
+        yield told
+
+
+async def _next(woken: Callable[[], Awaitable[bytes]], over: asyncio.Event) -> tuple[bytes] | None:
+    """What the next wake-up hands over; None: it is over."""
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(woken()), asyncio.ensure_future(over.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return (waits[0].result(),) if waits[0].done() and not over.is_set() else None
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""`intervalq://`: the stores of a service (`intervalq serve`), over gRPC."""
