@@ -47,7 +47,7 @@ async def use() -> None:
     tasks = Tasks("memory://")
     failed = []
 
-    @tasks.worker("cars", retry_delay=0.01)
+    @tasks.worker("cars", backoff=0.01)
     def paint(task: Claim) -> None:
         with tracer.start_as_current_span("paint"):
             if task.value == "red" and not failed:

@@ -17,7 +17,7 @@ from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import WaitingThreads
-from intervalq._shard.shard import Shard
+from intervalq._shard.shard import REPLACED, Shard
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
@@ -148,7 +148,7 @@ class Handle:
         if self._closed or (self._parent is not None and self._parent._closed):  # noqa: SLF001 - its own class
             raise QueueClosed(self.name)
         home = (os.getpid(), current_loop())
-        if shard is not None and shard.loop is None:
+        if shard is not None and shard.loop is REPLACED:
             self._shard_here, self._store, self._jobs = None, self._given_store, {}
         if self._shard_here is not None and self._home is not None and self._home != home:
             if self._home[0] != home[0]:

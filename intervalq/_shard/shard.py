@@ -70,7 +70,7 @@ class Shard:
         """The process that the shard belongs to; a fork copies the shard, but not its connection."""
         self.loop: object = asyncio_loop() or self
         """The shard's event loop under asyncio; under another backend, an object that isn't an event loop.
-        None: the clock of the process was replaced, and its handle needs another shard."""
+        `REPLACED`: the clock of the process was replaced, and its handle needs another shard."""
         SHARDS.add(self)
         self.clock = CLOCK.get()
         own = keyed_on(store)  # slots of other keys lie between those of a key with a pace of its own
@@ -343,6 +343,9 @@ class Shard:
             waiter.wake()
         self.conversation.set_placed()
 
+
+REPLACED: Final = object()
+"""The event loop of shards that are not to be used any more."""
 
 SHARDS: Final[WeakSet[Shard]] = WeakSet()
 """All shards of this process, for tests that replace its clock."""

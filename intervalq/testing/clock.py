@@ -19,7 +19,7 @@ import anyio
 from anyio import to_thread
 
 from intervalq._queue.options import Duration
-from intervalq._shard.shard import SHARDS
+from intervalq._shard.shard import REPLACED, SHARDS
 from intervalq._spec import parse
 from intervalq._timing.backends import asyncio_loop
 from intervalq._timing.background_loop import BACKGROUND
@@ -36,6 +36,9 @@ _LOOK: Final = 0.001
 _ROUNDS: Final = 5
 """How many times other tasks may go on before a queue's wait is skipped: a job begins within as many."""
 
+_FAR: Final = 400 * 86_400
+"""Seconds after which a wait counts as one without an end: time doesn't jump so far."""
+
 
 class VirtualClock:
     """The clock of `virtual_clock` and `no_waiting`, for any thread."""
@@ -49,8 +52,13 @@ class VirtualClock:
         self._skipped = 0
         self._waits: dict[object, int] = {}
         """Until when event loops and threads wait that have nothing else to do."""
-        self._working: set[object] = {threading.get_ident()}
-        """The thread of the test, and those that it started through an event loop, while they don't wait."""
+        self._home = threading.get_ident()
+        self._working: set[object] = {self._home}
+        """The thread of the test, those of event loops, and those that these started, while they don't wait."""
+        self._loops: dict[Any, int] = {}
+        """The event loops that were seen running, and their threads."""
+        self._idle: set[Any] = set()
+        """Those that wait."""
         self._here = threading.local()
         self._lock = threading.Lock()
         self._stores: dict[tuple[str, str], Any] = {}
@@ -78,6 +86,8 @@ class VirtualClock:
             while (left := instant - self.now()) > 0:  # noqa: ASYNC110 - it is rounded
                 await anyio.sleep(left / 1e6)
             return
+        if instant - self.now() > _FAR * 1e6:
+            await anyio.sleep_forever()
         began = time.monotonic()
         with self._waiting_until(instant) as is_first:
             while self.now() < instant:
@@ -119,7 +129,14 @@ class VirtualClock:
 
         def virtual_run_once(loop: Any) -> None:  # noqa: ANN401 - with attributes that have no types
             if type(loop).time is virtual_time and isinstance(loop, asyncio.SelectorEventLoop):
-                self._wait_in(loop)
+                if loop not in self._loops:
+                    self._loops[loop] = threading.get_ident()
+                    self._working.add(self._loops[loop])
+                self._idle.add(loop)
+                try:
+                    self._wait_in(loop)
+                finally:
+                    self._idle.discard(loop)
             run_once(loop)
 
         async def run_sync(function: Callable[..., Any], *args: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -159,12 +176,14 @@ class VirtualClock:
         with self._at_rest():
             while not (loop._ready or loop._stopping):
                 when = _next_timer(loop)
+                if when is not None and when - loop.time() > _FAR:
+                    when = None
                 loop._process_events(loop._selector.select(None if when is None else 0))
                 if when is None or loop._ready:
                     continue
                 instant = self._instant(when)
                 with self._waiting_until(instant) as is_first:
-                    is_alone = not self._working and len(loop._selector.get_map()) == 1  # its own wake-ups
+                    is_alone = not self._is_busy() and len(loop._selector.get_map()) == 1  # its own wake-ups
                     patient = not is_alone and time.monotonic() - idle_since < _PATIENCE
                     if instant <= self.now():
                         return
@@ -179,6 +198,15 @@ class VirtualClock:
         return instant if self._began + instant / 1e6 >= when else instant + 1
 
     # --- who waits ----------------------------------------------------------------------------------
+
+    def _is_busy(self) -> bool:
+        """Whether something is being done, or about to be done, in any thread that is known."""
+        for loop, thread in list(self._loops.items()):
+            if not loop.is_running():
+                del self._loops[loop]
+                if thread != self._home:
+                    self._working.discard(thread)
+        return bool(self._working) or any(loop._ready for loop in list(self._idle))
 
     def _skip_to(self, instant: int) -> None:
         with self._lock:
@@ -270,7 +298,7 @@ def _in_place(clock: VirtualClock) -> Iterator[None]:
 def _begin_anew() -> None:
     BACKGROUND.end()
     for shard in list(SHARDS):
-        shard.loop = None
+        shard.loop = REPLACED
 
 
 def _next_timer(loop: Any) -> float | None:  # noqa: ANN401 - as above
