@@ -6,6 +6,7 @@ The program runs apart: once a process uses OpenTelemetry, all of its queues do.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -113,9 +114,7 @@ def exported(metric: names.Name) -> str:
 
 def test_the_board_shows_metrics_that_exist() -> None:
     board = json.loads(BOARD.read_text())
-    queries = " ".join(
-        target["expr"] for panel in board["panels"] for target in panel.get("targets", ())
-    )
+    queries = " ".join(target["expr"] for panel in board["panels"] for target in panel.get("targets", ()))
     known = (names.STARTS, names.UNUSED, names.REFUSED, names.WAIT, names.LATENESS, names.TASKS)
     assert all(exported(metric) in queries for metric in known), queries
 
@@ -128,7 +127,11 @@ def test_a_real_prometheus_scrapes_it_and_answers_the_queries_of_the_board(tmp_p
     assert program.stdin is not None
     assert program.stdout is not None
     port = program.stdout.readline().strip()
-    scrapes = {"job_name": "q", "scrape_interval": "1s", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+    scrapes = {
+        "job_name": "q",
+        "scrape_interval": "1s",
+        "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+    }
     (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrapes]}))
     prometheus = subprocess.Popen(
         ["prometheus", "--config.file=prometheus.yml", "--web.listen-address=127.0.0.1:0",
@@ -137,9 +140,10 @@ def test_a_real_prometheus_scrapes_it_and_answers_the_queries_of_the_board(tmp_p
     )  # fmt: skip
     try:
         assert prometheus.stderr is not None
-        address = next(
-            line.split("address=")[1].split()[0] for line in prometheus.stderr if "Listening on" in line
-        )
+        said = ""
+        while "Server is ready" not in said:
+            said += prometheus.stderr.readline()
+        [address] = re.findall(r"Listening on[^\n]* address=(\S+)", said)
 
         def query(text: str) -> list[dict[str, Any]]:
             asked = urllib.parse.urlencode({"query": text})

@@ -271,11 +271,20 @@ def test_the_plugin_costs_nothing_until_it_is_used(tmp_path: Path) -> None:
             """
         )
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:anyio", "-p", "no:xdist"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:anyio",
+        "-p",
+        "no:xdist",
+    ]
     done = subprocess.run(
         [*command, "-p", "no:hypothesispytest", "-p", "no:benchmark", str(tmp_path)],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert "2 passed" in done.stdout, done.stdout
-
-

@@ -5,13 +5,14 @@ Whether it does shows when a queue or a worker is first used: whoever sends tele
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from intervalq._keys.names import shown
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext
 
+_SPAN_ID: Final = 2**64 - 1
+
 
 def telemetry() -> Telemetry | None:
     """The telemetry of this process; None: the program doesn't use OpenTelemetry."""
@@ -33,6 +36,12 @@ def telemetry() -> Telemetry | None:
 @cache
 def _made() -> Telemetry:
     return Telemetry()
+
+
+def traced(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function of a worker, each call of which is a span in the trace of its task, if there are traces."""
+    found = telemetry()
+    return function if found is None else found.traced(function)
 
 
 class Telemetry:
@@ -49,7 +58,9 @@ class Telemetry:
         self.refused = meter.create_counter(*names.REFUSED)
         self.tasks = meter.create_counter(*names.TASKS)
         self.wait = meter.create_histogram(*names.WAIT, explicit_bucket_boundaries_advisory=names.WAITS)
-        self.lateness = meter.create_histogram(*names.LATENESS, explicit_bucket_boundaries_advisory=names.LATE)
+        self.lateness = meter.create_histogram(
+            *names.LATENESS, explicit_bucket_boundaries_advisory=names.LATE
+        )
 
     def watch(self, shard: Shard, queue: str) -> Callable[[], None]:
         """Tell of all that a shard does; returns a function that counts a refusal by the server.
@@ -73,8 +84,8 @@ class Telemetry:
                 links=[self.trace.Link(self._root(id_))],
             ).end()
 
-    def traced(self, function: Callable[[Any], Any], *, is_async: bool) -> Callable[[Any], Any]:
-        """The function of a worker, each call of which is a span in the trace of its task."""
+    def traced(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """See `traced`."""
 
         def span(given: Any) -> Any:  # noqa: ANN401 - a context manager
             claims = given if isinstance(given, list) else [given]
@@ -90,7 +101,7 @@ class Telemetry:
                 links=[self.trace.Link(self._root(claim.id)) for claim in claims[1:]],
             )
 
-        if is_async:
+        if inspect.iscoroutinefunction(function):
 
             @wraps(function)
             async def in_span(given: Any) -> Any:  # noqa: ANN401 - as the function has it
@@ -115,9 +126,8 @@ class Telemetry:
             number = UUID(task).int
         except ValueError:
             number = int.from_bytes(sha256(task.encode()).digest()[:16], "big")
-        return self.trace.SpanContext(
-            number or 1, number & (2**64 - 1) or 1, is_remote=True, trace_flags=self.trace.TraceFlags.SAMPLED
-        )
+        flags = self.trace.TraceFlags(self.trace.TraceFlags.SAMPLED)
+        return self.trace.SpanContext(number or 1, number & _SPAN_ID or 1, is_remote=True, trace_flags=flags)
 
     def _context(self, task: str) -> Context:
         return self.trace.set_span_in_context(self.trace.NonRecordingSpan(self._root(task)))
@@ -131,6 +141,7 @@ class _Jobs:
         self._attributes = {names.QUEUE: queue}
         self._name = shown(shard.queue)
         self._spans: dict[int, Span] = {}
+        self._undone = 0  # jobs that were counted, and will begin again
         dispatcher, leases = shard.dispatcher, shard.leases
         dispatcher.skipped = Told(
             lambda cause, more: telemetry.unused.add(more, {**self._attributes, names.CAUSE: cause})
@@ -147,6 +158,9 @@ class _Jobs:
     def began(self, grant: Grant, started: float, waited: float) -> None:
         """See `Observer.began`."""
         telemetry = self._telemetry
+        if self._undone:
+            self._undone -= 1
+            return
         telemetry.starts.add(1, self._attributes)
         telemetry.wait.record(waited, self._attributes)
         telemetry.lateness.record(max(0.0, started - grant.due), self._attributes)
@@ -160,7 +174,8 @@ class _Jobs:
             self._spans[grant.ticket] = span
 
     def undone(self, grant: Grant) -> None:
-        """See `Observer.undone`: what was counted stays counted; the job waits again."""
+        """See `Observer.undone`: a counter can't go back, so the job isn't counted when it begins again."""
+        self._undone += 1
         if (span := self._spans.pop(grant.ticket, None)) is not None:
             span.end()
 

@@ -31,6 +31,7 @@ from intervalq.errors import ForkedError, QueueClosed, SlotTimeout
 from intervalq.rules import Answer, Command, Settings, Slot, State
 from intervalq.store import Store
 
+
 class Shard:
     """The shard of one handle, created and used in one event loop; only `is_open` is for any thread.
 

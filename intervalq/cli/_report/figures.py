@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from intervalq._spec.limits import limit_of
+from intervalq._spec.limits import rules_of
 from intervalq.cli._report.log import Pace, QueueLog
 from intervalq.cli._run.report import count_inversions
 from intervalq.rules import STARTS
@@ -110,9 +110,7 @@ def figures(queue: QueueLog) -> Figures:
 def _gaps(queue: QueueLog) -> tuple[list[float], int]:
     """The gaps in intervals, and how many are shorter than promised."""
     gaps, short = list[float](), 0
-    for (at, later), (before, pace) in zip(
-        pairwise(queue.started), pairwise(_paces(queue)), strict=True
-    ):
+    for (at, later), (before, pace) in zip(pairwise(queue.started), pairwise(_paces(queue)), strict=True):
         if before is None or pace is None or before.interval is None or pace.interval is None:
             continue
         interval = min(before.interval, pace.interval)
@@ -143,7 +141,9 @@ def _bins(queue: QueueLog) -> Bins:
         if pace is None or not pace.interval:
             possible.append(0.0)
         else:  # the last start is a slot, too
-            possible.append(width / pace.interval if end - begin > width else (end - begin) / pace.interval + 1)
+            possible.append(
+                width / pace.interval if end - begin > width else (end - begin) / pace.interval + 1
+            )
     for values in late:
         values.sort()
     return Bins(begins, width, possible, by_shard, late)
@@ -151,11 +151,9 @@ def _bins(queue: QueueLog) -> Bins:
 
 def _window(text: str, times: list[float]) -> Window | None:
     """How full a limit of starts was; None: it counts other units, or has fixed windows."""
-    limit = limit_of(text)
+    [limit] = rules_of([text])
     if limit.unit != STARTS or limit.edge is not None:
         return None
     length = limit.window / 1e6
     taken = [at + 1 - bisect_left(times, time - length + ROUNDING) for at, time in enumerate(times)]
     return Window(text, limit.most, length, taken)
-
-

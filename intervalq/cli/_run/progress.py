@@ -27,7 +27,11 @@ class Bar:
     """A bar on a terminal."""
 
     def __init__(self, tally: Tally) -> None:
-        columns: list[ProgressColumn] = [SpinnerColumn("line"), BarColumn(24), TextColumn("{task.description}")]
+        columns: list[ProgressColumn] = [
+            SpinnerColumn("line"),
+            BarColumn(24),
+            TextColumn("{task.description}"),
+        ]
         self._tally = tally
         self._bar = Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True)
         self._task = self._bar.add_task("", total=None)

@@ -11,7 +11,6 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 from anyio import to_thread
 
-from intervalq._observe.telemetry import telemetry
 from intervalq._queue.slot import Slot, in_time
 from intervalq._timing.backoff import backoff
 from intervalq.errors import IntervalqError, TransactionConflict
@@ -53,9 +52,7 @@ class Calls(Generic[A]):
         self._tell = tell
         self._waits: set[anyio.CancelScope] = set()  # for slots
         self._is_async = inspect.iscoroutinefunction(job.function)
-        if (found := telemetry()) is not None:
-            self._function = found.traced(function, is_async=self._is_async)
-        untimed: Callable[[A], Awaitable[Any]] = self._function if self._is_async else self._in_thread
+        untimed: Callable[[A], Awaitable[Any]] = function if self._is_async else self._in_thread
         self._call = untimed if job.timeout is None else self._timed
         self.begin = self._call if job.pace is None else self._paced
 
