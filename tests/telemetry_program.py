@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -43,12 +44,10 @@ async def use() -> None:
         await (await queue["bob"].add(int))
     limited = IntervalQueue("limited", rate="200/s", store="memory://", retry_after=asks_for)
     async with limited:
-        try:
+        with suppress(RefusedError):
             await limited.run(refused)
-        except RefusedError:
-            pass
     tasks = Tasks("memory://")
-    failed = []
+    failed: list[str] = []
 
     @tasks.worker("cars", backoff=0.01)
     def paint(task: Claim) -> None:

@@ -61,7 +61,7 @@ async def test_errors_of_the_queue_end_it_but_one_that_concerns_an_item() -> Non
     ]
     queue = queue_on(FarStore())
     seen = []
-    with pytest.raises(QueueClosed):
+    with pytest.raises(QueueClosed):  # noqa: PT012 - in the loop
         async for one in queue.map_all(inverse, range(1, 9), ordered=True):
             seen.append(one.item)
             if len(seen) == 2:
@@ -76,7 +76,7 @@ async def test_errors_of_the_items_end_it() -> None:
         raise LookupError
 
     seen = []
-    with pytest.raises(LookupError):
+    with pytest.raises(LookupError):  # noqa: PT012 - likewise
         async for one in queue_on(FarStore()).map_all(inverse, items()):
             seen.append(one.item)  # noqa: PERF401 - those before the error
     assert seen == [1]

@@ -37,9 +37,9 @@ _numbers: Final = count(1)
 class StartLog:
     """The log of one shard. Times are seconds since 1970 on the store's clock.
 
-    Its lines have `queue` and `shard`, and: `ticket`, `due`, `started`, `waited` for a start; `ticket`, `undone` for one
-    that was taken back; `at` and the settings whenever they have changed; `at`, `unused` for slots that were
-    given up since the last such line, by cause.
+    Its lines have `queue` and `shard`, and: `ticket`, `due`, `started`, `waited` for a start; `ticket`,
+    `undone` for one that was taken back; `at` and the settings whenever they have changed; `at`, `unused` for
+    slots that were given up since the last such line, by cause.
     """
 
     def __init__(self, shard: Shard, writer: Writer) -> None:
@@ -77,7 +77,7 @@ class StartLog:
         return [json.dumps({**self._names, "at": at, "unused": unused})]
 
 
-def _line(names: dict[str, str], *values: Any) -> str:  # noqa: ANN401 - see `StartLog`
+def _line(names: dict[str, str], *values: Any) -> str:
     line: dict[str, Any]
     if len(values) == 1:
         line = {"ticket": values[0], "undone": True}

@@ -39,7 +39,7 @@ def _made() -> Telemetry:
 
 
 def traced(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function of a worker, each call of which is a span in the trace of its task, if there are traces."""
+    """The function of a worker, so that each call is a span in the trace of its task, if there are traces."""
     found = telemetry()
     return function if found is None else found.traced(function)
 
@@ -75,7 +75,7 @@ class Telemetry:
         return Told(lambda outcome, more: self.tasks.add(more, {names.QUEUE: what, names.OUTCOME: outcome}))
 
     def inserted(self, tasks: Iterable[tuple[str, str]]) -> None:
-        """Note that tasks were inserted here, given by queue and id: the trace links to those of the tasks."""
+        """Note that tasks were inserted here, by queue and id: the trace links to those of the tasks."""
         for queue, id_ in tasks:
             self.tracer.start_span(
                 names.INSERT_SPAN,
@@ -165,7 +165,7 @@ class _Jobs:
         telemetry.wait.record(waited, self._attributes)
         telemetry.lateness.record(max(0.0, started - grant.due), self._attributes)
         now = time.time_ns()
-        attributes = {names.QUEUE: self._name, names.TICKET: grant.ticket}
+        attributes: dict[str, str | int] = {names.QUEUE: self._name, names.TICKET: grant.ticket}
         span = telemetry.tracer.start_span(
             names.JOB_SPAN, attributes=attributes, start_time=now - int(waited * 1e9)
         )

@@ -1,4 +1,4 @@
-"""`queue.map` and `map_all`: the results of many calls at the queue's pace, with at most a window of them in memory."""
+"""`queue.map` and `map_all`: many calls at the queue's pace, with at most a window of them in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Maps:
 
     @overload
     def map(
-        self,
+        self: Planning,
         function: Callable[[T], Awaitable[R]],
         items: Iterable[T] | AsyncIterable[T],
         *,
@@ -49,7 +49,7 @@ class Maps:
 
     @overload
     def map(
-        self,
+        self: Planning,
         function: Callable[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         *,
@@ -82,11 +82,13 @@ class Maps:
         `map_all`.
         """
         plan = self._plan(cost=cost, settle=settle)
-        return _results(partial(_Feed, self, function, items, plan, ordered, whole("window", window, 1)))
+        return _results(
+            partial(_Feed, self, function, items, plan, ordered=ordered, window=whole("window", window, 1))
+        )
 
     @overload
     def map_all(
-        self,
+        self: Planning,
         function: Callable[[T], Awaitable[R]],
         items: Iterable[T] | AsyncIterable[T],
         *,
@@ -96,7 +98,7 @@ class Maps:
 
     @overload
     def map_all(
-        self,
+        self: Planning,
         function: Callable[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         *,
@@ -119,7 +121,9 @@ class Maps:
         An error of the queue itself still ends the iteration, except `SlotTimeout`, which is that of an item.
         """
         plan = self._plan(cost=cost, settle=settle)
-        return _outcomes(partial(_Feed, self, function, items, plan, ordered, whole("window", window, 1)))
+        return _outcomes(
+            partial(_Feed, self, function, items, plan, ordered=ordered, window=whole("window", window, 1))
+        )
 
 
 async def _results(make: Callable[[], _Feed]) -> AsyncGenerator[Any, None]:
@@ -167,6 +171,7 @@ class _Feed:
         function: Callable[[Any], Any],
         items: Iterable[Any] | AsyncIterable[Any],
         plan: Plan,
+        *,
         ordered: bool,
         window: int,
     ) -> None:

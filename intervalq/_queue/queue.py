@@ -97,8 +97,8 @@ class IntervalQueue(Maps, Control):
             "5_000 tokens/min"]`, also limits each key by itself, but not in fixed windows (`from utc`); the
             rate may be left out before a limit of units. None: each key is a queue of its own, with limits of
             its own. Not with burst or max_running, nor on NATS (`UnsupportedOperation`).
-        log: a file to which a line of JSON is appended for each start of this handle, in the background. None:
-            no log. `intervalq report` draws it; docs/command-line.md has its fields.
+        log: a file to which a line of JSON is appended for each start of this handle, in the background.
+            None: no log. `intervalq report` draws it; docs/command-line.md has its fields.
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.

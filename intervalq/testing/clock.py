@@ -54,7 +54,7 @@ class VirtualClock:
         """Until when event loops and threads wait that have nothing else to do."""
         self._home = threading.get_ident()
         self._working: set[object] = {self._home}
-        """The thread of the test, those of event loops, and those that these started, while they don't wait."""
+        """The thread of the test, those of event loops, and those that these started, unless they wait."""
         self._loops: dict[Any, int] = {}
         """The event loops that were seen running, and their threads."""
         self._idle: set[Any] = set()

@@ -98,7 +98,8 @@ class LoopClock:
 def memory_store(stores: dict[tuple[str, str], Any], group: str, url: str, clock: Callable[[], int]) -> Any:  # noqa: ANN401 - of any kind
     """The store in memory that stands for a URL; all handles with that URL share it."""
     if (group, url) not in stores:
-        stores[group, url] = backend(group, "memory")(url, clock=clock)
+        make: Any = backend(group, "memory")  # which also takes a clock
+        stores[group, url] = make(url, clock=clock)
     return stores[group, url]
 
 

@@ -49,11 +49,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def report(
     *, logs: tuple[Path, ...], output: Path, png: Path | None, interval: str | None, tolerance: str | None
 ) -> None:
-    """Write a page about the starts in execution logs: did the queue keep its pace, and what was unused?
+    """Write a page about the starts in execution logs.
 
-    LOG is a file that IntervalQueue(log=...) or intervalq run --output has written; several are taken together.
-    The page is one HTML file that loads nothing: starts by shard, gaps against the promise, lateness,
-    used and unused slots, limits. It needs the extra `report`.
+    LOG is a file that IntervalQueue(log=...) or intervalq run --output has written; several are taken
+    together. The page is one HTML file that loads nothing: starts by shard, gaps against the promise,
+    lateness, used and unused slots, limits. It needs the extra `report`.
     """
     queues = read(
         logs,

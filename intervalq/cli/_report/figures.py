@@ -84,7 +84,7 @@ def figures(queue: QueueLog) -> Figures:
     gaps, short = _gaps(queue)
     promised = last.interval is not None and last.burst == 1
     counts = Counter(queue.by)
-    missing = queue.tickets and max(queue.tickets) - min(queue.tickets) + 1 - len(set(queue.tickets))
+    missing = max(queue.tickets) - min(queue.tickets) + 1 - len(set(queue.tickets))
     unused = sum(queue.unused.values(), Counter())
     # A slot that was given up got another ticket, and its own is missing, too.
     if left := max(0, missing - unused.total()):

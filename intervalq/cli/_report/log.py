@@ -1,4 +1,4 @@
-"""Reads execution logs of queues, and results of `intervalq run`: what started when, and by which settings."""
+"""Reads execution logs of queues, and results of `intervalq run`: what started when, by which settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,7 +158,7 @@ def _guessed(queue: QueueLog) -> float | None:
     known = sorted(zip(queue.tickets, queue.due, strict=True))
     steps = [
         later - due
-        for (ticket, due), (following, later) in zip(known, known[1:], strict=False)
+        for (ticket, due), (following, later) in pairwise(known)
         if following == ticket + 1 and later > due
     ]
     return round(min(steps), 6) if steps else None
