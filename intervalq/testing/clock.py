@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import anyio
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from intervalq._queue.options import Duration
 from intervalq._shard.shard import REPLACED, SHARDS
@@ -50,7 +51,7 @@ class VirtualClock:
         self._wall = EPOCH if leads_loops else wall_clock()
         self._began = time.monotonic()
         self._skipped = 0
-        self._waits: dict[object, int] = {}
+        self._waits: dict[object, float] = {}
         """Until when event loops and threads wait that have nothing else to do."""
         self._home = threading.get_ident()
         self._working: set[object] = {self._home}
@@ -92,7 +93,7 @@ class VirtualClock:
         with self._waiting_until(instant) as is_first:
             while self.now() < instant:
                 for _ in range(_ROUNDS):
-                    await anyio.lowlevel.checkpoint()
+                    await checkpoint()
                 if is_first() or time.monotonic() - began > _PATIENCE:
                     self._skip_to(instant)
                 else:
@@ -101,7 +102,7 @@ class VirtualClock:
     def block_until(self, instant: int) -> None:
         """See `Clock.block_until`."""
         began = time.monotonic()
-        with self._at_rest(), self._waiting_until(instant) as is_first:
+        with self._waiting_until(instant) as is_first, self._at_rest():
             while self.now() < instant:
                 if is_first() or time.monotonic() - began > 10 * _PATIENCE:
                     self._skip_to(instant)
@@ -155,7 +156,9 @@ class VirtualClock:
             return future
 
         def resting_result(future: Future[Any], timeout: float | None = None) -> Any:  # noqa: ANN401
-            with self._at_rest():
+            with self._at_rest() as woken:
+                # Whoever sets the result is at work, so that at any time somebody is.
+                future.add_done_callback(lambda _: woken())
                 return result(future, timeout)
 
         with ExitStack() as stack:
@@ -173,24 +176,22 @@ class VirtualClock:
     def _wait_in(self, loop: Any) -> None:  # noqa: ANN401 - as above
         """Wait until an event loop has something to do; if that is a timer, time jumps to it."""
         idle_since = time.monotonic()
-        with self._at_rest():
-            while not (loop._ready or loop._stopping):
-                when = _next_timer(loop)
-                if when is not None and when - loop.time() > _FAR:
-                    when = None
-                loop._process_events(loop._selector.select(None if when is None else 0))
-                if when is None or loop._ready:
+        while not (loop._ready or loop._stopping):
+            when = _next_timer(loop)
+            instant = math.inf if when is None or when - loop.time() > _FAR else self._instant(when)
+            if instant <= self.now():
+                return
+            # It says for what it waits before it rests: in between, others would jump too far.
+            with self._waiting_until(instant) as is_first, self._at_rest():
+                loop._process_events(loop._selector.select(None if instant == math.inf else 0))
+                if loop._ready or instant == math.inf:
                     continue
-                instant = self._instant(when)
-                with self._waiting_until(instant) as is_first:
-                    is_alone = not self._is_busy() and len(loop._selector.get_map()) == 1  # its own wake-ups
-                    patient = not is_alone and time.monotonic() - idle_since < _PATIENCE
-                    if instant <= self.now():
-                        return
-                    if is_first() and not patient:
-                        self._skip_to(instant)
-                        return
-                    loop._process_events(loop._selector.select(_LOOK))
+                is_alone = not self._is_busy() and len(loop._selector.get_map()) == 1  # its own wake-ups
+                patient = not is_alone and time.monotonic() - idle_since < _PATIENCE
+                if is_first() and not patient:
+                    self._skip_to(int(instant))
+                    return
+                loop._process_events(loop._selector.select(_LOOK))
 
     def _instant(self, when: float) -> int:
         """The first instant at which an event loop's timer is due."""
@@ -213,7 +214,7 @@ class VirtualClock:
             self._skipped += max(0, instant - self.now())
 
     @contextmanager
-    def _waiting_until(self, instant: int) -> Iterator[Callable[[], bool]]:
+    def _waiting_until(self, instant: float) -> Iterator[Callable[[], bool]]:
         """Yield a function that returns whether nothing waits for an earlier instant."""
         token = object()
 
@@ -230,16 +231,21 @@ class VirtualClock:
                 del self._waits[token]
 
     @contextmanager
-    def _at_rest(self) -> Iterator[None]:
-        """A context in which this thread waits."""
+    def _at_rest(self) -> Iterator[Callable[[], None]]:
+        """A context in which this thread waits. Yields a function to call, in any thread, when that ends."""
         token = getattr(self._here, "token", None) or threading.get_ident()
-        was_working = token in self._working
+        waits = token in self._working
+
+        def woken() -> None:
+            if waits:
+                self._working.add(token)
+
         self._working.discard(token)
         try:
-            yield
+            yield woken
         finally:
-            if was_working:
-                self._working.add(token)
+            woken()
+            waits = False
 
     def _work(self, function: Callable[..., Any], token: object) -> Callable[..., Any]:
         """The function, to be called in a thread that is known by a token."""
@@ -288,6 +294,7 @@ def _in_place(clock: VirtualClock) -> Iterator[None]:
     before = CLOCK.of_process
     _begin_anew()
     CLOCK.of_process = clock
+    BACKGROUND.call(checkpoint)  # nobody seems to be at work while an event loop starts
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command(
     epilog=examples(
-        "intervalq report starts.jsonl",
+        "intervalq report results.jsonl",
         "intervalq report results.jsonl --interval 200ms --output results.html --png charts",
     )
 )

@@ -34,7 +34,7 @@ class RunCommand(BeforeCommand):
         "intervalq run jobs.txt --name api --rate 5/s --output results.jsonl",
         "intervalq run jobs.txt --name api --rate 5/s --resume results.jsonl",
         "intervalq run users.jsonl --name api --rate 5/s -- echo {id} {email}",
-        "intervalq run hosts.txt --name ping --rate 2/s --plain -- ping -c 1 {}",
+        "intervalq run jobs.txt --name api --rate 5/s --plain",
     ),
 )
 @click.argument("jobs", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
