@@ -94,6 +94,10 @@ def _cards(queue: QueueLog, made: Figures) -> Iterator[tuple[str, str, str]]:
     yield seconds(percentile(made.late, 50)), "from slot to start, median", ""
     yield seconds(percentile(made.late, 99)), "from slot to start, 99 %", ""
     yield f"{made.unused.total():,}", "slots unused here", ""
+    for window in made.windows:
+        fullest = max(window.taken)
+        what = f"starts in the fullest window of {window.limit}"
+        yield f"{fullest:,}", what, "bad" if fullest > window.most else ""
     yield f"{made.inversions:,}", "pairs of starts out of order", ""
     if queue.failed:
         yield f"{queue.failed:,}", "attempts failed", "bad"
