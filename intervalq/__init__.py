@@ -3,6 +3,7 @@
 from intervalq import sync as sync  # plain functions that a queue decorates need it
 from intervalq._queue.inspect import QueueState
 from intervalq._queue.job import Job
+from intervalq._queue.map import Mapped
 from intervalq._queue.queue import IntervalQueue
 from intervalq._queue.slot import Slot
 from intervalq._spec.limits import Limit
@@ -25,6 +26,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "Limit",
+    "Mapped",
     "QueueClosed",
     "QueueNotFound",
     "QueueState",

@@ -305,7 +305,7 @@ def open_store(url: str | None = None) -> Store:
         StoreError: the store can't work on this platform, or with this Python.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
-    store: Store = backend(QUEUES, scheme)(url)
+    store: Store = CLOCK.get().store(QUEUES, url) or backend(QUEUES, scheme)(url)
     return store
 
 

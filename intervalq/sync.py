@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +15,8 @@ from intervalq._queue.attempts import late, settle_by, start
 from intervalq._queue.decorate import decorate
 from intervalq._queue.held import Held, held_here, hold, let_go, waiting
 from intervalq._queue.inspect import QueueState
-from intervalq._queue.keywords import JobOptions, QueueOptions, Settings, SlotOptions, TryOptions
+from intervalq._queue.keywords import JobOptions, MapOptions, QueueOptions, Settings, SlotOptions, TryOptions
+from intervalq._queue.map import Mapped
 from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import blocking_by
@@ -28,6 +28,7 @@ from intervalq._shard.wait_queue import Waiter
 from intervalq._spec.limits import Limit
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq._timing.backoff import backoff
+from intervalq._timing.clock import CLOCK
 from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import ForkedError, StoreError
 
@@ -47,6 +48,20 @@ async def _acquire(
         return await queue._acquire(waiter, timeout)
     async with waiting(queue._shard(), held, ends=timeout is not None):
         return await queue._acquire(waiter, timeout)
+
+
+def _iterate(begin: Callable[[], AsyncGenerator[R, None]]) -> Iterator[R]:
+    """Go through an iteration of the background's event loop in this thread."""
+
+    async def begun() -> AsyncGenerator[R, None]:
+        return begin()
+
+    results, end = BACKGROUND.call(begun), object()
+    try:
+        while (result := BACKGROUND.call(partial(anext, results, end))) is not end:
+            yield cast("R", result)
+    finally:
+        BACKGROUND.call(results.aclose)
 
 
 class _Slot(Slot):
@@ -131,7 +146,8 @@ class IntervalQueue:
                             self._heed(slot._grant, asked)
                     return result
             if not asked:  # a cool-down is enough of a pause
-                time.sleep(backoff(attempt, plan.backoff))
+                clock = CLOCK.get()
+                clock.block_until(clock.now() + round(backoff(attempt, plan.backoff) * 1e6))
             attempt += 1
 
     def add(
@@ -166,18 +182,22 @@ class IntervalQueue:
         settle: Settle[R] | None = None,
     ) -> Iterator[R]:
         """See `intervalq.IntervalQueue.map`; the function runs in worker threads."""
-        queue = self._live()
+        options = MapOptions(ordered=ordered, window=window, cost=cost)
+        return _iterate(partial(self._live().map, function, items, settle=settle, **options))
 
-        async def begin() -> AsyncGenerator[R, None]:
-            return queue.map(function, items, ordered=ordered, window=window, cost=cost, settle=settle)
-
-        results = BACKGROUND.call(begin)
-        end = object()
-        try:
-            while (result := BACKGROUND.call(partial(anext, results, end))) is not end:
-                yield cast("R", result)
-        finally:
-            BACKGROUND.call(results.aclose)
+    def map_all(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        ordered: bool = False,
+        window: int = 64,
+        cost: Cost = 1,
+        settle: Settle[R] | None = None,
+    ) -> Iterator[Mapped[T, R]]:
+        """See `intervalq.IntervalQueue.map_all`; the function runs in worker threads."""
+        options = MapOptions(ordered=ordered, window=window, cost=cost)
+        return _iterate(partial(self._live().map_all, function, items, settle=settle, **options))
 
     def slot(self, **options: Unpack[SlotOptions]) -> AbstractContextManager[Slot]:
         """`with queue.slot() as slot:` - the body begins at the slot. Options as for `add`."""

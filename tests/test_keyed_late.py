@@ -20,10 +20,9 @@ import pytest
 from intervalq._keys.store import KeyStore
 from intervalq._keys.view import CommonView
 from intervalq._shard import dispatcher
-from intervalq._timing.clock import LoopClock
 from intervalq.rules import Advance, Drop, Settings, State
 from intervalq.testing import virtual
-from intervalq.testing.virtual import VirtualLoop
+from intervalq.testing.virtual import LoopClock, VirtualLoop
 from keyed_world import FarPairs, Log, handle, jobs, run
 
 Ts = TypeVarTuple("Ts")

@@ -24,6 +24,7 @@ from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.backends import spawn
 from intervalq._timing.backoff import backoff
+from intervalq._timing.clock import CLOCK
 from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import IntervalqError, StoreError, short
 
@@ -65,7 +66,8 @@ async def run(
         if attempt > plan.retries:
             raise error
         if not asked:  # a cool-down is enough of a pause
-            await anyio.sleep(backoff(attempt, plan.backoff))
+            clock = CLOCK.get()
+            await clock.sleep_until(clock.now() + round(backoff(attempt, plan.backoff) * 1e6))
         attempt += 1
         waiter = plan.waiter(in_thread=in_thread, again=True)
 
@@ -164,7 +166,7 @@ def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
         cost=waiter.cost, early=EARLY - waiter.early, in_thread=True, order=waiter.order, again=True,
         units=waiter.units,
     )  # fmt: skip
-    again.within, again.latest = waiter.within, waiter.latest
+    again.within, again.latest, again.since = waiter.within, waiter.latest, waiter.since
     return again
 
 

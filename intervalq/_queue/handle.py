@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
@@ -16,7 +17,7 @@ from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import WaitingThreads
-from intervalq._shard.shard import Shard
+from intervalq._shard.shard import REPLACED, Shard
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
@@ -44,6 +45,8 @@ class Handle:
         """Handles of keys that were configured: a later one of the same key needs its settings, too."""
         self._jobs: dict[RunningJob[Any], None] = {}
         """Jobs in the background that have not ended, in the order in which they were added."""
+        self._flush_log: Callable[[], object] | None = None
+        self._count_refusal: Callable[[], object] | None = None
         self._callers = WaitingThreads()
         """Threads that wait for slots."""
 
@@ -118,6 +121,8 @@ class Handle:
                     await job.ended()
                 await self._callers.gone()
             await shard.close(drain=drain)
+            if self._flush_log is not None:
+                self._flush_log()
             if self._store is not None and self._parent is None:
                 await self._store.aclose()
         self._closed = True
@@ -143,6 +148,8 @@ class Handle:
         if self._closed or (self._parent is not None and self._parent._closed):  # noqa: SLF001 - its own class
             raise QueueClosed(self.name)
         home = (os.getpid(), current_loop())
+        if shard is not None and shard.loop is REPLACED:
+            self._shard_here, self._store, self._jobs = None, self._given_store, {}
         if self._shard_here is not None and self._home is not None and self._home != home:
             if self._home[0] != home[0]:
                 raise ForkedError(self.name)
@@ -158,7 +165,20 @@ class Handle:
                 counted=mine.counted, beside=self._shard_beside(),
             )  # fmt: skip
             self._home = home
+            self._observe(self._shard_here)
         return self._shard_here
+
+    def _observe(self, shard: Shard) -> None:
+        """Let the starts of a shard be logged, and counted by OpenTelemetry, if the program uses it."""
+        if self._options.log is not None:
+            from intervalq._observe.log import log_starts  # noqa: PLC0415 - few handles have a log
+
+            self._flush_log = log_starts(shard, self._options.log).flush
+        if "opentelemetry" in sys.modules:
+            from intervalq._observe.telemetry import telemetry  # noqa: PLC0415 - likewise
+
+            if (found := telemetry()) is not None:
+                self._count_refusal = found.watch(shard, self._options.name)
 
     def _store_here(self) -> Store:
         """The store as the shard uses it."""

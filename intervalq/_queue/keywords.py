@@ -35,6 +35,7 @@ class QueueOptions(TypedDict, total=False):
     new: bool
     start: bool
     each: Each | None
+    log: str | os.PathLike[str] | None
 
 
 class SlotOptions(TypedDict, total=False):
@@ -57,6 +58,14 @@ class JobOptions(SlotOptions, total=False):
     """Options of `IntervalQueue.run` and `IntervalQueue.add`."""
 
     retries: int | None
+
+
+class MapOptions(TypedDict, total=False):
+    """Options of `IntervalQueue.map` and `IntervalQueue.map_all`."""
+
+    ordered: bool
+    window: int
+    cost: Cost
 
 
 class Settings(TypedDict, total=False):

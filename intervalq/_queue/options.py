@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -81,6 +82,8 @@ class Options:
     """The limits of each key under the common pace."""
     weight: int = 1
     """How many slots this key takes in a turn."""
+    log: str | None = None
+    """The file of the execution log."""
 
     @property
     def is_keyed(self) -> bool:
@@ -216,6 +219,7 @@ def options(
     new: bool = False,
     start: bool = True,
     each: Each | None = None,
+    log: str | os.PathLike[str] | None = None,
 ) -> Options:
     """The settings, checked.
 
@@ -253,7 +257,7 @@ def options(
         precision=_share(precision),
         limits=ruled,
         counted=tuple(dict.fromkeys([rule.unit for rule in (*own.limits, *ruled)])),
-        on_mismatch=on_mismatch, new=new, start=start,
+        on_mismatch=on_mismatch, new=new, start=start, log=None if log is None else os.fspath(log),
         each=own.interval,
         own=own.limits,
         auto=auto,

@@ -51,6 +51,14 @@ class Queue(Protocol):
         ...
 
 
+class Planning(Queue, Protocol):
+    """What maps need."""
+
+    def _plan(self, *, cost: Cost = 1, settle: Settle[Any] | None = None) -> Plan:
+        """A job's own options, checked, combined with those of the queue."""
+        ...
+
+
 class Paced(Protocol):
     """What decorated async functions need."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,7 +15,7 @@ from intervalq._queue.decorate import decorate
 from intervalq._queue.held import HOLDING, held_here, waiting
 from intervalq._queue.job import Job
 from intervalq._queue.keywords import JobOptions
-from intervalq._queue.map import paced_map
+from intervalq._queue.map import Maps
 from intervalq._queue.options import Cost, Duration, Each, Rate, Settle, options, wait_of, whole
 from intervalq._queue.plan import Plan, usual
 from intervalq._queue.ports import Blocking, blocking_of
@@ -38,7 +38,7 @@ _ANSWER: Final = 5.0
 """Seconds that the store has for its answers in `try_slot`."""
 
 
-class IntervalQueue(Control):
+class IntervalQueue(Maps, Control):
     """Starts at most one job per interval, across all handles of the same name and store, wherever they run.
 
     A handle is cheap, doesn't connect until it is used, and may be created at import time. It belongs to one
@@ -97,6 +97,8 @@ class IntervalQueue(Control):
             "5_000 tokens/min"]`, also limits each key by itself, but not in fixed windows (`from utc`); the
             rate may be left out before a limit of units. None: each key is a queue of its own, with limits of
             its own. Not with burst or max_running, nor on NATS (`UnsupportedOperation`).
+        log: a file to which a line of JSON is appended for each start of this handle, in the background.
+            None: no log. `intervalq report` draws it; docs/command-line.md has its fields.
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.
@@ -130,6 +132,7 @@ class IntervalQueue(Control):
         new: bool = False,
         start: bool = True,
         each: Each | None = None,
+        log: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(store, os.PathLike):
             store = os.fspath(store)
@@ -155,6 +158,7 @@ class IntervalQueue(Control):
             new=new,
             start=start,
             each=each,
+            log=log,
         )
         super().__init__(checked, None if store is None or isinstance(store, str) else checked_store(store))
 
@@ -256,56 +260,6 @@ class IntervalQueue(Control):
             job.cancel()  # the caller doesn't have it yet, so nobody else could
             raise
         return job
-
-    @overload
-    def map(
-        self,
-        function: Callable[[T], Awaitable[R]],
-        items: Iterable[T] | AsyncIterable[T],
-        *,
-        ordered: bool = False,
-        window: int = 64,
-        cost: Cost = 1,
-        settle: Settle[R] | None = None,
-    ) -> AsyncGenerator[R, None]: ...
-
-    @overload
-    def map(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T] | AsyncIterable[T],
-        *,
-        ordered: bool = False,
-        window: int = 64,
-        cost: Cost = 1,
-        settle: Settle[R] | None = None,
-    ) -> AsyncGenerator[R, None]: ...
-
-    def map(
-        self,
-        function: Callable[[Any], Any],
-        items: Iterable[Any] | AsyncIterable[Any],
-        *,
-        ordered: bool = False,
-        window: int = 64,
-        cost: Cost = 1,
-        settle: Settle[Any] | None = None,
-    ) -> AsyncGenerator[Any, None]:
-        """Call the function for each item at the queue's pace, and yield the results.
-
-        Args:
-            function: as for `add`.
-            items: read as they are needed: at most `window` of them wait, run, or have an unread result, so
-                memory is bounded whatever their number.
-            ordered: yield results in the order of the items; False: as they are ready.
-            window: see `items`.
-            cost: of each call, as for `add`.
-            settle: as for `add`.
-
-        If the function raises, the iteration ends with that error, and the other jobs are cancelled.
-        """
-        plan = self._plan(cost=cost, settle=settle)
-        return paced_map(self, function, items, plan, ordered=ordered, window=whole("window", window, 1))
 
     def slot(
         self, *, priority: int = 0, cost: Cost = 1, timeout: Duration | None = None

@@ -107,9 +107,8 @@ class ComingSlot(Slot):
                 await self._heed(error)
         finally:
             let_go(self._held)
-            leases = None if self._shard is None else self._shard.leases
-            if leases is not None and (leases.running or leases.lost):
-                leases.ended(self.ticket)
+            if self._shard is not None:
+                self._shard.leases.ended(self.ticket)
 
     def _settle(self, took: Mapping[str, int]) -> None:
         self._queue._settle(self._its_shard(), self._grant, took)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -11,13 +10,9 @@ import anyio
 
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
-from intervalq._timing.clock import Clock
 
 EARLY: Final = 2_000
 """How long before they come slots are handed to threads, in microseconds: waking a thread takes time."""
-
-_SPIN: Final = 150
-"""How long a thread polls the clock at the end of a wait, in microseconds: sleeps end about this late."""
 
 LATE: Final = object()
 """The result of `in_time` if the function was not called."""
@@ -55,16 +50,10 @@ class WaitingThreads:
 
 def opens_here(shard: Shard, grant: Grant) -> bool:
     """Block this thread until a slot comes; returns whether it may be used, the last check before a start."""
-    _sleep_until(grant.opens, shard.clock)
+    shard.clock.block_until(grant.opens)
     return shard.is_open(grant)
 
 
 def in_time(shard: Shard, grant: Grant, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - as the function has it
     """Call a function at its slot, in this thread; `LATE` if the slot has passed."""
     return function() if opens_here(shard, grant) else LATE
-
-
-def _sleep_until(instant: int, clock: Clock) -> None:
-    while (left := instant - clock.now()) > 0:
-        if left > _SPIN:
-            time.sleep((left - _SPIN) / 1e6)

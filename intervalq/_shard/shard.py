@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Final
+from weakref import WeakSet
 
 import anyio
 
@@ -68,7 +70,9 @@ class Shard:
         self.process = os.getpid()
         """The process that the shard belongs to; a fork copies the shard, but not its connection."""
         self.loop: object = asyncio_loop() or self
-        """The shard's event loop under asyncio; under another backend, an object that isn't an event loop."""
+        """The shard's event loop under asyncio; under another backend, an object that isn't an event loop.
+        `REPLACED`: the clock of the process was replaced, and its handle needs another shard."""
+        SHARDS.add(self)
         self.clock = CLOCK.get()
         own = keyed_on(store)  # slots of other keys lie between those of a key with a pace of its own
         self.time: StoreTime = StoreTime(
@@ -339,3 +343,10 @@ class Shard:
             waiter.error = error
             waiter.wake()
         self.conversation.set_placed()
+
+
+REPLACED: Final = object()
+"""The event loop of shards that are not to be used any more."""
+
+SHARDS: Final[WeakSet[Shard]] = WeakSet()
+"""All shards of this process, for tests that replace its clock."""

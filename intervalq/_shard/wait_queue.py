@@ -40,6 +40,8 @@ class Waiter:
     """Whether it has left the line: it began, was given up by its caller, or failed."""
     start: Callable[[], object] | None = None
     """Starts the job's task once its slot may have come; None: it already has a task."""
+    since: int | None = None
+    """When it joined the line, if somebody observes that."""
     within: int | None = None
     """The microseconds in which the job must begin; it is refused once it is known to be late. None: any."""
     latest: int | None = None

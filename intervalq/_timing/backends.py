@@ -79,13 +79,16 @@ class EventWaker:
         return self._event.wait().__await__()
 
 
+_TIME: Final = asyncio.BaseEventLoop.time
+
+
 def loop_clock() -> Callable[[], float]:
     """The clock of the running event loop, in seconds."""
     loop = asyncio_loop()
     if loop is None:
         return anyio.current_time
     # asyncio's own loops call this function in turn; calling it directly is cheaper, and every task needs it.
-    return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
+    return time.monotonic if type(loop).time is _TIME else loop.time
 
 
 def is_cancelled() -> bool:

@@ -53,6 +53,15 @@ class Background:
         else:
             self.start(function, *args)
 
+    def end(self) -> None:
+        """End the loop, and cancel what runs in it; it is started anew when it is needed."""
+        with self._lock:
+            running, self._running, self._thread = self._running, None, 0
+        if running is not None:
+            manager, portal = running
+            portal.call(portal.stop, True)
+            manager.__exit__(None, None, None)
+
     def forked(self) -> None:
         """Forget the thread, which doesn't exist in a forked child: a new one is started when needed.
 

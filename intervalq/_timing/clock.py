@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextvars import ContextVar
-from typing import Final, Protocol
+from contextvars import ContextVar, Token
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -14,6 +14,9 @@ from intervalq._timing.timers import CLOCK_ID, Timers, timer_at, timers_of
 
 _COARSE: Final = 5_000
 """Event loops round waits up to whole milliseconds and may be a few late: a timer ends the last 5 ms."""
+
+_SPIN: Final = 150
+"""How long a thread polls the clock at the end of a wait, in microseconds: sleeps end about this late."""
 
 _MAX_WAIT: Final = 3_600 * 1_000_000
 """Sleep at most an hour at a time: event loops overflow on very long waits."""
@@ -33,8 +36,21 @@ class Clock(Protocol):
         """Wait until `now()` has reached `instant`, never shorter."""
         ...
 
+    def block_until(self, instant: int) -> None:
+        """Block the calling thread until `now()` has reached `instant`, never shorter."""
+        ...
+
     def timers(self) -> Timers | None:
         """A cheaper way to wake tasks of the running event loop; None: there is none here."""
+        ...
+
+    def store(self, group: str, url: str) -> Any:  # noqa: ANN401 - of any kind
+        """The store to use in place of the one at a URL, whose clock is another one. None: use that one.
+
+        Args:
+            group: the kind of store, as for `intervalq._backends.backend`.
+            url: a URL, not a path.
+        """
         ...
 
 
@@ -60,31 +76,38 @@ class SystemClock:
                 finally:
                     os.close(timer)
 
+    def block_until(self, instant: int) -> None:
+        """See `Clock.block_until`."""
+        while (left := instant - self.now()) > 0:
+            if left > _SPIN:
+                time.sleep((left - _SPIN) / 1e6)
+
     def timers(self) -> Timers | None:
         """See `Clock.timers`."""
         return timers_of(asyncio_loop())
 
-
-class LoopClock:
-    """The event loop's own time, for event loops that run on virtual time."""
-
-    goes_on = False
-
-    def timers(self) -> Timers | None:
-        """See `Clock.timers`."""
-        return None
-
-    def now(self) -> int:
-        """See `Clock.now`."""
-        return round(anyio.current_time() * 1e6)
-
-    async def sleep_until(self, instant: int) -> None:
-        """See `Clock.sleep_until`."""
-        while (left := instant - self.now()) > 0:  # noqa: ASYNC110 - virtual time may be rounded
-            await anyio.sleep(left / 1e6)
+    def store(self, group: str, url: str) -> None:
+        """See `Clock.store`: stores are what their URLs say."""
 
 
-_SYSTEM: Final = SystemClock()
+class CurrentClock:
+    """Which clock queues use: that of the context, else that of the process. Tests put virtual ones here."""
 
-CLOCK: Final[ContextVar[Clock]] = ContextVar("intervalq_clock", default=_SYSTEM)
-"""The clock of queues that are used in this context; tests put a virtual one here."""
+    def __init__(self) -> None:
+        self.of_process: Clock = SystemClock()
+        self._of_context: ContextVar[Clock | None] = ContextVar("intervalq_clock", default=None)
+
+    def get(self) -> Clock:
+        """The clock to use here."""
+        return self._of_context.get() or self.of_process
+
+    def set(self, clock: Clock) -> Token[Clock | None]:
+        """Use another clock in this context, until `reset`."""
+        return self._of_context.set(clock)
+
+    def reset(self, token: Token[Clock | None]) -> None:
+        """Use the clock from before `set` again."""
+        self._of_context.reset(token)
+
+
+CLOCK: Final = CurrentClock()

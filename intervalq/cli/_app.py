@@ -18,6 +18,7 @@ from intervalq.errors import IntervalqError
 _COMMANDS: Final = {
     "run": "_run.command:run",
     "exec": "_run.exec:exec_",
+    "report": "_report.command:report",
     "status": "_admin.command:status",
     "pause": "_admin.command:pause",
     "resume": "_admin.command:resume",

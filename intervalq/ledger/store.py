@@ -6,6 +6,7 @@ import os
 from typing import Protocol
 
 from intervalq._backends import LEDGERS, backend
+from intervalq._timing.clock import CLOCK
 from intervalq.ledger.rules import Answer, Command
 from intervalq.store import default_url, sound_url
 
@@ -58,5 +59,5 @@ def open_ledger_store(url: str | None = None) -> LedgerStore:
         MissingExtra, InvalidOption, StoreError: as for `open_store`.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
-    store: LedgerStore = backend(LEDGERS, scheme)(url)
+    store: LedgerStore = CLOCK.get().store(LEDGERS, url) or backend(LEDGERS, scheme)(url)
     return store

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
+from intervalq._page.charts import Chart
+from intervalq._page.html import cards, document, plural, table
 from intervalq._show import seconds
 from intervalq.errors import MissingExtra
 from intervalq.spark._audit.outcome import Outcome as Judged
-from intervalq.spark._audit.report.page import body, document, table
+from intervalq.spark._audit.report.page import body
 from intervalq.spark._audit.report.plots import charts
-from intervalq.spark._audit.report.text import plural
 
 _MAX_PASSES: Final = 20
 """The most rows of the table of passes, which has the newest ones."""
@@ -27,7 +28,7 @@ def page(summary: dict[str, Any], calls: list[dict[str, Any]], judged: Judged | 
         judged: the audit; None: nothing was ever called.
     """
     name = str(summary["pipeline"])
-    drawn: list[tuple[str, str]] = []
+    drawn: list[Chart] = []
     if judged is not None:
         with suppress(MissingExtra):
             drawn = charts(judged.tally)
@@ -71,26 +72,22 @@ def _run(summary: dict[str, Any]) -> list[str]:
 
 def _cards(summary: dict[str, Any], calls: list[dict[str, Any]]) -> list[str]:
     """The figures to see first: of this run, and of all runs."""
-    cards: list[tuple[str, str, str]] = []
+    figures: list[tuple[str, str, str]] = []
     if "rows" in summary:
         failed, rejected = summary["failed"], sum(summary["rejected"].values())
-        cards += [
+        figures += [
             (f"{summary['results']:,}", "results of this run", ""),
             (f"{failed:,}", "rows failed", "bad" if failed else ""),
             (f"{rejected:,}", "rows rejected", "bad" if rejected else ""),
         ]
     if calls:
         paid, saved, taken = (sum(one[what] for one in calls) for what in ("calls", "saved", "taken_over"))
-        cards += [
+        figures += [
             (f"{paid:,}", "calls paid for, retries included, by all runs", ""),
             (f"{saved:,}", "calls saved by the ledger after restarts", ""),
             (f"{taken:,}", "rows taken over from tasks that died", ""),
         ]
-    made = [
-        f'<div class="card"><b class="{kind}">{value}</b><span>{what}</span></div>'
-        for value, what, kind in cards
-    ]
-    return ['<div class="cards">', *made, "</div>"] if made else []
+    return cards(figures)
 
 
 def _reasons(summary: dict[str, Any]) -> list[str]:

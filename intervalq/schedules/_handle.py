@@ -13,6 +13,7 @@ import anyio
 
 from intervalq._queue.options import Duration
 from intervalq._spec import parse
+from intervalq._timing.clock import CLOCK
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import InvalidOption, ScheduleNotFound, StoreUnavailable
 from intervalq.schedules._choice import Misfire
@@ -95,14 +96,24 @@ class Schedules:
 
     def __init__(self, store: str | os.PathLike[str] | Store | None = None) -> None:
         self._is_own = store is None or isinstance(store, str | os.PathLike)
-        self._opened: Store = (
-            open_store(None if store is None else os.fspath(store))
-            if store is None or isinstance(store, str | os.PathLike)
-            else checked_store(store)
-        )
-        self._store = scheduling(self._opened)
+        self._given = store
+        self._open()
         self._tasks: dict[str, ScheduledTask] = {}
         self._runs: list[tuple[Records, dict[str, Runner]]] = []
+
+    def _open(self) -> None:
+        self._clock, given = CLOCK.get(), self._given
+        self._opened: Store = (
+            open_store(None if given is None else os.fspath(given))
+            if given is None or isinstance(given, str | os.PathLike)
+            else checked_store(given)
+        )
+        self._store = scheduling(self._opened)
+
+    def _records(self) -> Records:
+        if self._is_own and self._clock is not CLOCK.get():
+            self._open()
+        return Records(self._store, self._opened.url)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._opened.url}>"
@@ -192,7 +203,7 @@ class Schedules:
             raise InvalidOption(
                 "there is no schedule to run: decorate functions with every(...) or cron(...)"
             )
-        records = Records(self._store, self._opened.url)
+        records = self._records()
         outage = LoopOutage()
         while True:
             try:
@@ -278,7 +289,7 @@ class Schedules:
         await self._tell(name)
 
     async def _look(self, name: str | None) -> Records:
-        records = Records(self._store, self._opened.url)
+        records = self._records()
         await records.look(None if name is None else [name])
         if name is not None and name not in records.names:
             raise ScheduleNotFound(name, self._opened.url)

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from intervalq._backends import TASKS, backend
+from intervalq._timing.clock import CLOCK
 from intervalq._timing.joined import Joined as Joined  # noqa: PLC0414 - stores may use it, too
 from intervalq.errors import InvalidOption, UnsupportedOperation, short
 from intervalq.store import sound_url
@@ -340,7 +341,7 @@ def open_task_store(url: str | None = None) -> TaskStore:
         UnknownStore, MissingExtra, InvalidOption, StoreError: as for `intervalq.store.open_store`.
     """
     scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="sqlite")
-    store: TaskStore = backend(TASKS, scheme)(url)
+    store: TaskStore = CLOCK.get().store(TASKS, url) or backend(TASKS, scheme)(url)
     return store
 
 

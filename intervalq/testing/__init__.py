@@ -2,8 +2,8 @@
 
 `StoreSuite` is the conformance suite of stores, `TaskSuite` that of stores of durable tasks, `LedgerSuite`
 that of stores of ledgers, `ScheduleSuite` that of stores that keep schedules: subclass it in a test module
-and give it a `store_url` fixture. `virtual_time` runs async code on a clock that jumps instead of waiting;
-it needs none of the packages that the suites need.
+and give it a `store_url` fixture. `no_waiting`, `virtual_clock` and `virtual_time` make tests of code that
+waits fast, by clocks that jump; they need none of the packages that the suites need.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from intervalq._lazy import lazy_names
+from intervalq.testing.clock import VirtualClock, no_waiting, virtual_clock
 from intervalq.testing.virtual import virtual_time
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ __all__ = [
     "StoreSuite",
     "TaskSuite",
     "TransactionalTaskSuite",
+    "VirtualClock",
     "WakingTaskSuite",
+    "no_waiting",
+    "virtual_clock",
     "virtual_time",
 ]
 

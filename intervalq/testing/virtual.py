@@ -7,13 +7,17 @@ import heapq
 import math
 import selectors
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 
-from intervalq._timing.clock import CLOCK, LoopClock
+from intervalq._backends import backend
+from intervalq._timing.clock import CLOCK
 
 R = TypeVar("R")
+
+EPOCH: Final = 1_000_000_000_000_000
+"""When virtual time begins for stores, in microseconds since 1970: in September 2001."""
 
 
 def virtual_time(
@@ -21,8 +25,9 @@ def virtual_time(
 ) -> R:
     """Run an async function to its end in virtual time and return its result.
 
-    Queues in it use the loop's clock; give their store the same one:
-    `MemoryStore(clock=virtual_micros)`. Nothing in it may wait for the outside world (threads, sockets).
+    Queues, tasks and schedules in it use the loop's clock, and keep their records in memory, whatever the URL
+    of their store; give a store object the same clock: `MemoryStore(clock=virtual_micros)`. Nothing in it may
+    wait for the outside world (threads, sockets): see `virtual_clock` for those.
 
     Args:
         function: what to run.
@@ -53,7 +58,49 @@ def virtual_time(
 
 def virtual_micros() -> int:
     """The running event loop's time as a store's clock: microseconds, as if it began in 2001."""
-    return 1_000_000_000_000_000 + round(anyio.current_time() * 1e6)
+    return EPOCH + round(anyio.current_time() * 1e6)
+
+
+class LoopClock:
+    """The running event loop's own time, and stores in memory that have the same clock."""
+
+    goes_on = False
+
+    def __init__(self) -> None:
+        self._stores: dict[tuple[str, str], Any] = {}
+
+    def now(self) -> int:
+        """See `Clock.now`."""
+        return round(anyio.current_time() * 1e6)
+
+    async def sleep_until(self, instant: int) -> None:
+        """See `Clock.sleep_until`."""
+        while (left := instant - self.now()) > 0:  # noqa: ASYNC110 - virtual time may be rounded
+            await anyio.sleep(left / 1e6)
+
+    def block_until(self, instant: int) -> None:
+        """Refuse to block: the event loop has no time for other threads.
+
+        Raises:
+            Stuck: always.
+        """
+        del instant
+        raise Stuck("virtual_time has no time for threads and blocking queues: use virtual_clock() instead")
+
+    def timers(self) -> None:
+        """See `Clock.timers`: there are none."""
+
+    def store(self, group: str, url: str) -> Any:  # noqa: ANN401 - of any kind
+        """See `Clock.store`."""
+        return memory_store(self._stores, group, url, virtual_micros)
+
+
+def memory_store(stores: dict[tuple[str, str], Any], group: str, url: str, clock: Callable[[], int]) -> Any:  # noqa: ANN401 - of any kind
+    """The store in memory that stands for a URL; all handles with that URL share it."""
+    if (group, url) not in stores:
+        make: Any = backend(group, "memory")  # which also takes a clock
+        stores[group, url] = make(url, clock=clock)
+    return stores[group, url]
 
 
 class Stuck(RuntimeError):

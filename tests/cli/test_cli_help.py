@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import signal
@@ -64,7 +65,16 @@ def test_examples_work(intervalq: CommandLine, used: Path, example: str) -> None
     shutil.copy(used, intervalq.folder)
     intervalq.write("jobs.txt", "echo 1", "echo 2")
     intervalq.write("users.jsonl", '{"id": 1, "email": "a@example.org"}')
-    intervalq.write("results.jsonl")
+    result = {
+        "job": "echo 1",
+        "shard": 1,
+        "ticket": 1,
+        "due": 9e8,
+        "started": 9e8,
+        "exit_code": 0,
+        "attempt": 1,
+    }
+    intervalq.write("results.jsonl", *[json.dumps(result)] * ("intervalq report" in example))
     if "intervalq pipeline" in example:
         Small(intervalq.folder)
     (intervalq.folder / ".config" / "fish" / "completions").mkdir(parents=True)

@@ -8,6 +8,7 @@ from backends import both_backends
 from intervalq.cli._run.children import Task
 from intervalq.cli._run.jobs import Job
 from intervalq.cli._run.parent import Runner
+from intervalq.cli._run.results import Result
 from intervalq.cli._run.tally import Tally
 
 anyio_backend = both_backends
@@ -19,7 +20,7 @@ async def nothing() -> AsyncIterator[tuple[Job, int]]:
         yield job
 
 
-async def forget(_: str) -> None:
+async def forget(_: Result) -> None:
     """Ignore the results."""
 
 

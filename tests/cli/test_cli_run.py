@@ -365,3 +365,15 @@ def test_redis_paces_as_well(intervalq: CommandLine, redis_url: str) -> None:
     assert jobs(ran.results) == sorted(lines)
     assert ran.report["starts"] == 20
     intervalq("drop", name, "--yes", "--store", redis_url)
+
+
+def test_plain_prints_what_jobs_wrote(intervalq: CommandLine) -> None:
+    script = 'printf "out %s\\n" "$1"; printf "err %s\\n" "$1" >&2'
+    command = ("run", "--name", "q", "--rate", "50/s", "--plain", "--no-progress")
+    done = intervalq(*command, "--", "sh", "-c", script, "sh", "{}", stdin="1\n2\n")
+    assert sorted(done.stdout.splitlines()) == ["out 1", "out 2"]
+    assert {"err 1", "err 2"} <= {*done.stderr.splitlines()}
+    both = intervalq(*command, "--output", "results.jsonl", "--", "sh", "-c", script, "sh", "{}", stdin="3\n")
+    assert both.stdout == "out 3\n"
+    [result] = (intervalq.folder / "results.jsonl").read_text().splitlines()
+    assert (json.loads(result)["stdout"], json.loads(result)["stderr"]) == ("out 3\n", "err 3\n")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from anyio._backends._asyncio import CancelScope
 
 from intervalq._timing.clock import CLOCK
-from intervalq.testing.virtual import Stuck, VirtualLoop
+from intervalq.testing.virtual import LoopClock, Stuck, VirtualLoop
 
 OWNER: Final[ContextVar[Process]] = ContextVar("simulated_process")
 """The process that the current step belongs to; steps of the world itself have none."""
@@ -71,7 +71,7 @@ class Process:
         return False
 
 
-class ProcessClock:
+class ProcessClock(LoopClock):
     """A process's own clock: it starts anywhere, runs a little fast or slow, and has slightly late timers.
 
     Args:
@@ -83,6 +83,7 @@ class ProcessClock:
     goes_on = False
 
     def __init__(self, base: int, ppm: float, lateness: Callable[[], float]) -> None:
+        super().__init__()
         self._base = base
         self._rate = 1 + ppm / 1e6
         self._lateness = lateness

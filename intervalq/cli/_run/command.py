@@ -34,6 +34,7 @@ class RunCommand(BeforeCommand):
         "intervalq run jobs.txt --name api --rate 5/s --output results.jsonl",
         "intervalq run jobs.txt --name api --rate 5/s --resume results.jsonl",
         "intervalq run users.jsonl --name api --rate 5/s -- echo {id} {email}",
+        "intervalq run jobs.txt --name api --rate 5/s --plain",
     ),
 )
 @click.argument("jobs", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -90,6 +91,16 @@ class RunCommand(BeforeCommand):
     show_default=True,
     help="Further attempts at a job that fails, each after a pause and in its own slot.",
 )
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Print what each job wrote when it ends, as it is, instead of a JSON object; see --output.",
+)
+@click.option(
+    "--progress/--no-progress",
+    default=None,
+    help="Show progress always, or never. Default: unless --json is given or results are printed beside it.",
+)
 @click.option("--json", "as_json_", is_flag=True, help="Print the final report as a JSON object.")
 @click.pass_context
 def run(
@@ -110,6 +121,8 @@ def run(
     burst: int | None,
     max_running: int | None,
     retries: int,
+    plain: bool,
+    progress: bool | None,
     as_json_: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -158,6 +171,8 @@ def run(
         command=command,
         output=output,
         resume=resume,
+        plain=plain,
+        progress=progress,
         as_json=as_json_,
     )
     ctx.exit(run_session(request))

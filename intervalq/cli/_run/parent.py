@@ -42,7 +42,7 @@ class Runner:
         window: float,
         retries: int,
         tally: Tally,
-        write: Callable[[str], Awaitable[None]],
+        write: Callable[[Result], Awaitable[None]],
         give_back: Callable[[Runner], Coroutine[Any, Any, None]],
     ) -> None:
         """`give_back` is called once all shards of a stopped run have reported their unused slots."""
@@ -65,7 +65,7 @@ class Runner:
         self._shards = [Shard(number, options, self._heard) for number in range(1, shards + 1)]
         self._backlog: deque[Task] = deque()
         self._retrying: dict[int, Result] = {}
-        self._results: deque[str] = deque()
+        self._results: deque[Result] = deque()
         self._reading_over = self._stopping = self._over = False
         self._changed = anyio.Event()
         self._reading = anyio.CancelScope()
@@ -203,7 +203,7 @@ class Runner:
     def _record(self, result: Result) -> None:
         self.tally.done += 1
         self.tally.failed += result.exit_code != 0
-        self._results.append(result.to_json())
+        self._results.append(result)
         self._wake()
         self._end_if_done()
 

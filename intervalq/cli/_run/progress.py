@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
@@ -21,15 +23,37 @@ _RECENT: Final = 50
 """The number of latest starts from which the present rate is computed."""
 
 
-async def show_bar(tally: Tally) -> None:
-    """Show a bar until this is cancelled."""
-    columns: list[ProgressColumn] = [SpinnerColumn("line"), BarColumn(24), TextColumn("{task.description}")]
-    with Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        while True:
-            bar.update(task, total=tally.total, completed=tally.done, description=summary(tally))
-            bar.refresh()
-            await anyio.sleep(_FRAME)
+class Bar:
+    """A bar on a terminal."""
+
+    def __init__(self, tally: Tally) -> None:
+        columns: list[ProgressColumn] = [
+            SpinnerColumn("line"),
+            BarColumn(24),
+            TextColumn("{task.description}"),
+        ]
+        self._tally = tally
+        self._bar = Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True)
+        self._task = self._bar.add_task("", total=None)
+
+    async def show(self) -> None:
+        """Show it until this is cancelled."""
+        with self._bar:
+            while True:
+                tally = self._tally
+                done, total = tally.done, tally.total
+                self._bar.update(self._task, total=total, completed=done, description=summary(tally))
+                self._bar.refresh()
+                await anyio.sleep(_FRAME)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """A context without the bar, in which something else is written to the terminal."""
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            self._bar.start()
 
 
 async def show_lines(tally: Tally) -> None:

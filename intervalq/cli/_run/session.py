@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskGroup
 
 from intervalq import IntervalqError, IntervalQueue, QueueState
 from intervalq._show import as_json, can_redraw, warn
@@ -24,8 +25,8 @@ from intervalq.cli._run import report as _report
 from intervalq.cli._run.input import Input
 from intervalq.cli._run.jobs import Job, Lines
 from intervalq.cli._run.parent import Runner
-from intervalq.cli._run.progress import show_bar, show_lines
-from intervalq.cli._run.results import Done, open_output, read_results, write_all
+from intervalq.cli._run.progress import Bar, show_lines
+from intervalq.cli._run.results import Done, Result, open_output, read_results, write_all
 from intervalq.cli._run.tally import Tally
 from intervalq.rules import Advance, Finish
 
@@ -57,6 +58,9 @@ class Request:
     command: tuple[str, ...]
     output: Path | None
     resume: Path | None
+    plain: bool
+    progress: bool | None
+    """None: where it disturbs nothing."""
     as_json: bool
 
     @property
@@ -76,7 +80,7 @@ class Request:
 
     @property
     def results(self) -> Path | None:
-        """The file to which results are appended; None: they are printed."""
+        """The file to which results are appended; None: they are printed, or, if `plain`, not kept."""
         return self.output or self.resume
 
 
@@ -122,6 +126,7 @@ class _Session:
         self._request = request
         self._source, self._lines, self._done = source, lines, done
         self._tally = tally
+        self._bar: Bar | None = None
         self.output = 1
 
     async def run(self) -> int:
@@ -140,15 +145,23 @@ class _Session:
             give_back=self._give_back,
         )
         async with anyio.create_task_group() as progress:
-            if not request.as_json:
-                # A bar that is constantly redrawn would break up results on the same terminal.
-                bar = can_redraw(sys.stderr) and not os.isatty(self.output)
-                progress.start_soon(show_bar if bar else show_lines, self._tally)
+            self._show_progress(progress)
             await runner.run()
             progress.cancel_scope.cancel()
         issued = _issued(before, await self._inspected())
         self._report(before.interval if before.has_pace else None, issued, runner)
         return self._exit_code(runner)
+
+    def _show_progress(self, group: TaskGroup) -> None:
+        wanted = self._request.progress
+        if wanted is False or (wanted is None and self._request.as_json):
+            return
+        prints = os.isatty(self.output) or (self._request.plain and os.isatty(1))
+        if can_redraw(sys.stderr) and (wanted or not prints):
+            self._bar = Bar(self._tally)
+            group.start_soon(self._bar.show)
+        else:
+            group.start_soon(show_lines, self._tally)
 
     async def _attached(self) -> QueueState:
         """The queue's state, created if needed; raises an error if it runs with other settings."""
@@ -186,12 +199,21 @@ class _Session:
             else:
                 yield job, attempt
 
-    async def _write(self, result: str) -> None:
-        data = result.encode() + b"\n"
-        if stat.S_ISREG(os.fstat(self.output).st_mode):
-            write_all(self.output, data)
-        else:  # the reader of a pipe may be slow
-            await anyio.to_thread.run_sync(partial(write_all, self.output, data))
+    async def _write(self, result: Result) -> None:
+        if self._request.results is not None or not self._request.plain:
+            await self._put(self.output, result.to_json() + "\n")
+        if self._request.plain:
+            for file, text in ((1, result.stdout), (2, result.stderr)):
+                if text:
+                    await self._put(file, text)
+
+    async def _put(self, file: int, text: str) -> None:
+        with nullcontext() if self._bar is None or not os.isatty(file) else self._bar.away():
+            data = text.encode()
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                write_all(file, data)
+            else:  # the reader of a pipe may be slow
+                await anyio.to_thread.run_sync(partial(write_all, file, data))
 
     # --- the report ---------------------------------------------------------------------------------
 
@@ -226,9 +248,11 @@ class _Session:
         elif figures.not_run != 0:
             left = [f"{tally.left} job{'s' if tally.left > 1 else ''}"] if tally.left else []
             rest = [f"the rest of {self._source.name}"] if figures.not_run is None else []
-            results = self._request.results or "FILE (what was printed here)"
-            again = f"to continue, run the same command with --resume {results}"
-            warn(f"not run: {' and '.join(left + rest)}; {again}")
+            printed = "--resume FILE (what was printed here)"
+            results = printed if self._request.results is None else f"--resume {self._request.results}"
+            if self._request.plain and self._request.results is None:
+                results = "--output FILE from the start, which --resume FILE continues"
+            warn(f"not run: {' and '.join(left + rest)}; to continue, run the same command with {results}")
         sys.stderr.flush()
 
     def _exit_code(self, runner: Runner) -> int:

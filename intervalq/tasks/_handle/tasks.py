@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 from anyio import lowlevel
 
+from intervalq._observe.telemetry import telemetry
 from intervalq._queue.options import Duration, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
@@ -209,6 +210,8 @@ class Tasks(Claiming):
                     await self.modify(*some[first : first + MAX_ROWS], connection=connection)
         else:
             await self._apply(Modify(inserts=tuple(some)))
+            if (found := telemetry()) is not None:
+                found.inserted([(part.queue, part.id) for part in some])
         self._wake()
         return follow_up.id
 
@@ -288,6 +291,8 @@ class Tasks(Claiming):
         session, claims = self._claims_among(parts)
         parts = await checkpoints(parts, claims, connection) if claims else parts
         modified = await self._apply(modification(parts, session), connection)
+        if modified.inserted and (found := telemetry()) is not None:
+            found.inserted([(row.queue, row.id) for row in modified.inserted])
         if connection is None:
             settled(parts, claims, modified.changed)
         if modified.inserted or modified.changed:

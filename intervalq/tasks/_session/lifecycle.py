@@ -13,6 +13,7 @@ import anyio
 from intervalq._queue.options import Duration, wait_of
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over
+from intervalq._timing.clock import CLOCK
 from intervalq.errors import ForkedError, UnsupportedOperation, WrongLoop
 from intervalq.store import shown_url
 from intervalq.tasks._claim.values import Form
@@ -34,6 +35,7 @@ class Lifecycle:
         self._form = form
         self._store: TaskStore | None = given
         self._home: tuple[int, object] | None = None
+        self._clock = CLOCK.get()
         self._sessions: dict[str, WorkSession] = {}
         self._ending: list[WorkSession] = []
 
@@ -131,14 +133,14 @@ class Lifecycle:
         Raises:
             ForkedError, WrongLoop: the handle belongs to another process or event loop.
         """
-        home = (os.getpid(), current_loop())
-        if self._home is not None and self._home != home:
+        home, clock = (os.getpid(), current_loop()), CLOCK.get()
+        if self._home is not None and (self._home != home or self._clock is not clock):
             if self._home[0] != home[0] and self._store is not None and self._sessions:
                 raise ForkedError("tasks")
-            if self._home[0] == home[0] and not is_over(self._home[1]):
+            if self._home[0] == home[0] and self._home[1] is not home[1] and not is_over(self._home[1]):
                 raise WrongLoop("tasks")
             self._store, self._sessions, self._ending = self._given, {}, []
-        self._home = home
+        self._home, self._clock = home, clock
         if self._store is None:
             self._store = open_task_store(self._url)
         return self._store

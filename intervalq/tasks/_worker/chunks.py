@@ -18,6 +18,7 @@ from typing import Any, Final
 import anyio
 from anyio.lowlevel import checkpoint
 
+from intervalq._observe.telemetry import traced
 from intervalq._queue.slot import Slot
 from intervalq._timing.backends import loop_clock, wakers
 from intervalq.errors import ClaimLost, DependencyError, TransactionConflict
@@ -64,7 +65,7 @@ class Chunks:
     """The runners of a function that is called with a list of claims. `run` is one of them."""
 
     def __init__(self, session: WorkSession, intake: Intake, outcomes: Outcomes) -> None:
-        job = intake.job
+        job, function = intake.job, traced(intake.job.function)
         self._session = session
         self._intake = intake
         self._outcomes = outcomes
@@ -74,7 +75,7 @@ class Chunks:
         self._policy = job.policy
         self._size, self._within = job.batch or 1, job.within
         self._calls: Calls[Chunk] = Calls(
-            job, lambda chunk: job.function(chunk.open()), self._slot, self._began, self._tell
+            job, lambda chunk: function(chunk.open()), self._slot, self._began, self._tell
         )
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""

@@ -9,6 +9,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
+from intervalq._observe.telemetry import traced
 from intervalq._queue.slot import Slot
 from intervalq._timing.backends import loop_clock, wakers
 from intervalq.errors import ClaimLost, TransactionConflict
@@ -40,7 +41,7 @@ class OneByOne:
         self._waiting, self._suspects = intake.waiting, intake.suspects
         self._is_in_doubt = session.is_in_doubt if session.may_doubt else None
         self._calls = Calls(
-            intake.job, intake.job.function, self._slot, self._began, partial(tell, session=session)
+            intake.job, traced(intake.job.function), self._slot, self._began, partial(tell, session=session)
         )
         self.stop = self._calls.stop
         """Prevent calls that still wait for a slot from beginning."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from anyio import get_cancelled_exc_class
 
+from intervalq._observe.telemetry import telemetry
 from intervalq._timing.backends import is_cancelled
 from intervalq._timing.backoff import backoff
 from intervalq.errors import ClaimLost, DependencyError, plain
@@ -36,7 +37,8 @@ class Outcomes:
 
     def __init__(self, job: Job, batcher: Batcher, end_with: Callable[[BaseException], None]) -> None:
         """Prepare for a job; `end_with` ends its pool because of an error."""
-        self.counts: Counter[str] = Counter()
+        found = telemetry()
+        self.counts: Counter[str] = Counter() if found is None else found.counts(", ".join(job.queues))
         """How many tasks were `done`, `failed`, `dead`, `given back`, `snoozed`, `cancelled` or `lost`."""
         self._job = job
         self._batcher = batcher

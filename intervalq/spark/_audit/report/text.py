@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from intervalq._page.html import plural
 from intervalq._show import escaped, seconds
 from intervalq.errors import MissingExtra
 from intervalq.spark._audit.kinds import BY_NAME, Example, Found
@@ -74,11 +75,6 @@ def tables(audit: Outcome, console: Console | None) -> None:
             by_reason.setdefault(why, []).append(name)
         for why, kinds in by_reason.items():
             console.print(f"not checked, since {why}: {', '.join(kinds)}", style="dim")
-
-
-def plural(count: int, what: str) -> str:
-    """A count with its noun."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def verdict(audit: Outcome) -> str:

@@ -1,0 +1,172 @@
+"""The execution log of a handle: one line of JSON for each start, written by a thread of its own.
+
+A job's start only appends to a list. Several processes may write to the same file: each writes whole lines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from itertools import count
+from typing import Any, Final
+from weakref import WeakSet
+
+from intervalq._keys.names import shown
+from intervalq._observe.starts import observe
+from intervalq._shard.grants import Grant
+from intervalq._shard.shard import Shard
+from intervalq._spec.limits import text
+from intervalq.rules import Settings
+
+log: Final = logging.getLogger("intervalq")
+
+_PAUSE: Final = 0.25
+"""Seconds between two writes."""
+
+_IDLE: Final = 20
+"""Pauses without a line after which the thread ends; the next line starts another."""
+
+_numbers: Final = count(1)
+
+
+class StartLog:
+    """The log of one shard. Times are seconds since 1970 on the store's clock.
+
+    Its lines have `queue` and `shard`, and: `ticket`, `due`, `started`, `waited` for a start; `ticket`,
+    `undone` for one that was taken back; `at` and the settings whenever they have changed; `at`, `unused` for
+    slots that were given up since the last such line, by cause.
+    """
+
+    def __init__(self, shard: Shard, writer: Writer) -> None:
+        self._shard = shard
+        self._writer = writer
+        self._names = {
+            "queue": shown(shard.queue),
+            "shard": f"{socket.gethostname()}:{os.getpid()}:{next(_numbers)}",
+        }
+        self._settings: Settings | None = None
+        self._skipped: dict[str, int] = {}
+
+    def began(self, grant: Grant, started: float, waited: float) -> None:
+        """See `Observer.began`."""
+        state = self._shard.state
+        if state is not None and state.settings is not self._settings:
+            if state.settings != self._settings:
+                self._writer.put((self._names, started, state.settings, state.tolerance))
+            self._settings = state.settings
+        self._writer.put((self._names, grant.ticket, grant.due, started, waited))
+        self._writer.wake()
+
+    def undone(self, grant: Grant) -> None:
+        """See `Observer.undone`."""
+        self._writer.put((self._names, grant.ticket))
+
+    def unused(self) -> list[str]:
+        """A line about the slots that were given up since the last one, if there were any."""
+        skipped = dict(self._shard.dispatcher.skipped)
+        unused = {cause: count - self._skipped.get(cause, 0) for cause, count in skipped.items()}
+        self._skipped = skipped
+        if not (unused := {cause: count for cause, count in unused.items() if count}):
+            return []
+        at = round(self._shard.store_time(), 6)
+        return [json.dumps({**self._names, "at": at, "unused": unused})]
+
+
+def _line(names: dict[str, str], *values: Any) -> str:
+    line: dict[str, Any]
+    if len(values) == 1:
+        line = {"ticket": values[0], "undone": True}
+    elif isinstance(values[1], Settings):
+        at, settings, tolerance = values
+        line = {
+            "at": round(at, 6),
+            "interval": settings.interval / 1e6 if settings.has_pace else None,
+            "tolerance": tolerance / 1e6,
+            "burst": settings.burst,
+            "max_running": settings.max_running or None,
+            "limits": [text(limit) for limit in settings.limits],
+        }
+    else:
+        ticket, due, started, waited = values
+        times = {"due": due, "started": started, "waited": waited}
+        line = {"ticket": ticket, **{name: round(time, 6) for name, time in times.items()}}
+    return json.dumps(names | line)
+
+
+class Writer:
+    """Writes the lines of all logs of this process that have the same file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._logs: WeakSet[StartLog] = WeakSet()
+        self._lines: deque[tuple[Any, ...]] = deque()
+        self.put = self._lines.append
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_broken = False
+
+    def add(self, starts: StartLog) -> None:
+        """Write what this log notes of unused slots, too."""
+        self._logs.add(starts)
+
+    def wake(self) -> None:
+        """Write soon."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="intervalq-log", daemon=True)
+            self._thread.start()
+
+    def flush(self) -> bool:
+        """Write what there is; returns whether there was anything."""
+        with self._lock:
+            lines = [_line(*self._lines.popleft()) for _ in range(len(self._lines))]
+            lines += [line for starts in list(self._logs) for line in starts.unused()]
+            data = "".join(f"{line}\n" for line in lines).encode()
+            try:
+                while data:
+                    data = data[os.write(self._file, data) :]
+            except OSError as error:  # jobs go on
+                if not self._is_broken:
+                    log.warning("the log of starts %s can't be written, and lacks some: %s", self.path, error)
+                self._is_broken = True
+            return bool(lines)
+
+    def _run(self) -> None:
+        idle, pause = 0, threading.Event()
+        while idle < _IDLE:
+            pause.wait(_PAUSE)
+            idle = 0 if self.flush() else idle + 1
+        self._thread = None
+        self.flush()
+
+
+_writers: dict[str, Writer] = {}
+
+
+def log_starts(shard: Shard, path: str) -> Writer:
+    """Log all starts of a shard in a file, which is created if it doesn't exist; returns its writer.
+
+    Raises:
+        OSError: the file can't be opened.
+    """
+    path = os.path.abspath(path)  # noqa: PTH100 - the process may change its folder
+    writer = _writers.get(path) or _writers.setdefault(path, Writer(path))
+    starts = StartLog(shard, writer)
+    writer.add(starts)
+    observe(shard, starts)
+    return writer
+
+
+def _flush_all() -> None:
+    for writer in _writers.values():
+        writer.flush()
+
+
+atexit.register(_flush_all)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_writers.clear)

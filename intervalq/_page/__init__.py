@@ -1,0 +1,1 @@
+"""Pages in HTML with charts, which load nothing: of reports, audits and pipelines."""

@@ -1,0 +1,1 @@
+"""`intervalq report`: a page about the starts in a log."""
