@@ -34,9 +34,10 @@ from typing import Final, NamedTuple
 from intervalq._spec import configure, windows
 from intervalq._spec.commands import Advance, Answer, Command, Common, Drop, Inspect, KeyedAnswer, Place
 from intervalq._spec.keys import fixed
+from intervalq._spec.mismatch import disagrees
 from intervalq._spec.passing import lapses, settle
 from intervalq._spec.record import HighWaterMark, Settings, Slot, State
-from intervalq.rules import MAX_TICKETS, apply, disagrees, set_back
+from intervalq.rules import MAX_TICKETS, apply, set_back
 
 __all__ = ["TURN", "Common", "KeyedAnswer", "Place", "apply_keyed", "is_plain", "shares", "shown"]
 
