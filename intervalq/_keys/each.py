@@ -80,8 +80,8 @@ def each_of(
     own = Each(_pace(pace, interval), limits_of(rest, "each="))
     if rest and _may_be_limit(pace):
         raise InvalidOption(
-            f"{what}: the first item is a pace, which spaces starts, but may be meant as a limit of starts: for "
-            f"limits alone, give each={[SHARED, pace, *rest]}; for a pace, give starts a second: "
+            f"{what}: the first item is a pace, which spaces starts, but may be meant as a limit: for limits "
+            f"alone, give each={[SHARED, pace, *rest]}; for a pace, give starts a second: "
             f"each={[round(parse.SECOND / (own.interval or interval), 6), *rest]}"
         )
     return own

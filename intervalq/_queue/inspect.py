@@ -114,8 +114,8 @@ class QueueState:
     of `limits`. None: nothing, or the queue is held."""
 
     each: str | None = None
-    """What each key has for itself, by the options of this handle or, for `intervalq status`, by the records of
-    its keys; for example `5/s, 5000 tokens/m`. None: nothing, or it isn't known."""
+    """What each key has for itself by the options of this handle, such as `5/s, 5000 tokens/m`; in `intervalq
+    status`, by the records of its keys. None: nothing, or it isn't known."""
 
     auto: AutoState | None = None
     """With `rate="auto"`: the present rate, of which `interval` is the interval. None: the rate is fixed."""

@@ -41,8 +41,8 @@ def about_limits(name: str, settings: Settings, *, is_remote: bool) -> list[Find
             starts = settings.burst + (limit.window + limit.jitter) // fastest
             if limit.most * CELLS > starts * (CELLS + 1):  # otherwise it may bind because of its cells
                 found.append(
-                    f"the limit {named} never delays a job: one start in {parse.text(fastest)} is always fewer; "
-                    "leave it out, or configure a faster pace"
+                    f"the limit {named} never delays a job: one start in {parse.text(fastest)} is always "
+                    "fewer; leave it out, or configure a faster pace"
                 )
             if settings.burst > limit.most:
                 found.append(
