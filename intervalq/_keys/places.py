@@ -1,9 +1,9 @@
 """The places of a key's tickets, and what slots took of limits that nobody will use.
 
-What a place has taken of the common limits is refunded as a job's unused estimate is: see `Settled`. That must
-be certain to count still. So a place isn't refunded if it may have been revoked before it was granted, or if
-the step that replaced it may have taken it back. `State.lag` of when it was issued finds the first of the cells
-that it may be in; if it is in a later one, units count for longer than they should, never for less.
+What a place has taken of the common limits is refunded as a job's unused estimate is: see `Settled`. That
+must be certain to count still. So a place isn't refunded if it may have been revoked before it was granted,
+or if the step that replaced it may have taken it back. `State.lag` of when it was issued finds the first of
+the cells that it may be in; if it is in a later one, units count for longer than they should, never for less.
 
 What a granted slot has taken of the key's own limits is refunded, too, where it was first granted: see
 `intervalq._spec.keys.fixed`. If it was granted again since, it counts in a later cell, or nowhere any more.
