@@ -141,6 +141,8 @@ def _advance(
     present = None if state is None else settle(state, now)
     if present is not None and lapses(present) <= now:
         present = None
+    if present is None or command.generation != present.generation:
+        known = replace(known, places=())  # they belong to tickets of another record of the key
     goes_on = present is not None and not disagrees(command, present.settings)
     was_held = goes_on and state is not None and state.held_since is not None
     if present is not None and goes_on:

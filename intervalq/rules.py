@@ -247,7 +247,8 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
 def _sooner(state: State, command: Advance, answer: Answer, healed: bool) -> tuple[State, Answer] | None:
     """Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. None: it isn't."""
     slots, clock = command.slots, state.clock(answer.now)
-    if len(slots) != 1 or command.take or not _are_too_far(state, command, slots, answer.now):
+    is_of_key = command.reach < 0 or command.apart is not None
+    if len(slots) != 1 or command.take or is_of_key or not _are_too_far(state, command, slots, answer.now):
         return None
     found, slot = standing.sooner(state, slots[0], clock, command.notice), slots[0]
     if found is None or found[1] > clock + (command.ahead or 0):

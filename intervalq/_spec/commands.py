@@ -165,7 +165,8 @@ class Advance(Command):
     A slot that waits for a window was chosen by estimates. If it is listed alone, no tickets are taken, its
     ticket is the next one to be granted, and the windows have room within this time by now, it is granted
     there. The answer shows the ticket with this slot as a new one, which can't be granted again. Nor can the
-    listed slot, which must not be used any more: without an answer, it is missed when it is listed again."""
+    listed slot, which must not be used any more: without an answer, it is missed when it is listed again.
+    Keys under a common rate have no such requests."""
     high_water_mark: HighWaterMark | None = None
     """The highest ticket and the `late_total` that the shard knows. A slot is granted late only if the record
     has the same values, so a duplicate or repeated request sets the queue's clock back only once."""

@@ -428,6 +428,9 @@ begin
     k.written := (known -> 'release' <> '[]' or known ? 'settled')
         and coalesce(known ->> 'generation' = common.generation, false);
     k.common := case when k.written then intervalq._told(common, known) else common end;
+    if r.name is null or command ->> 'generation' is distinct from r.generation then
+        known := jsonb_set(known, '{places}', '[]');  -- they belong to tickets of another record of the key
+    end if;
     k.places := known -> 'places';
     if r.name is not null and not intervalq._disagrees(r, command) then
         if command ? 'settled' and command ->> 'generation' = r.generation and r.limits is not null then
