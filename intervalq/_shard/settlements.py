@@ -146,7 +146,7 @@ class Looks:
             alone: whether only this shard can have anything to settle.
         """
         limits = state.settings.limits
-        if not (self._are_made and limits) or state.held_since is not None:
+        if not self._are_made or state.held_since is not None:
             return math.inf
         look = min(MAX_WAIT, _LOOK * patience(limits)) << min(self._in_vain, _TWICE)
         if time.comes(slot, state) <= at + look:
