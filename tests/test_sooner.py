@@ -11,9 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
-from intervalq import IntervalQueue, rules
+from intervalq import IntervalQueue
 from intervalq._spec import standing, windows
 from intervalq.rules import (
+    STARTS,
     Advance,
     Answer,
     HighWaterMark,
@@ -30,7 +31,7 @@ from intervalq.rules import (
 from rule_steps import do
 from test_limits import MINUTE, Server
 from virtual_store import FarStore, gather, in_virtual_time
-from window_oracle import run
+from window_oracle import Run
 
 SECOND = 1_000_000
 T0 = 64 * 15_625_000 * SECOND
@@ -169,7 +170,7 @@ def test_a_ticket_that_lost_writes_bring_back_is_counted() -> None:
 # --- processes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("length", "until", "calls"), [(0.05, 20, 130), (2, 27, 190)])
+@pytest.mark.parametrize(("length", "until", "calls"), [(0.05, 8, 70), (2, 24, 120)])
 @in_virtual_time
 async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_will_not_take(
     length: float, until: float, calls: int
@@ -190,7 +191,6 @@ async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_wil
 
     before = anyio.current_time()
     await gather(*[partial(job, number) for number in range(12)])
-    print("took", anyio.current_time() - before, "calls", sum(len(store.calls) for store in stores), order)
     assert anyio.current_time() - before < until
     assert order == [*range(12)], "they begin in the order in which they came"
     assert sum(len(store.calls) for store in stores) <= calls
@@ -227,31 +227,75 @@ async def test_no_window_of_what_jobs_may_take_is_over(lost: float) -> None:
                 slot.settle(tokens=int(mine[1]))
 
     await gather(*(partial(caller, queue, 10 * n + m) for n, queue in enumerate(queues) for m in range(3)))
-    print("peak", peak, "jobs", len(counts), "calls", sum(len(store.calls) for store in stores))
     for store, queue in zip(stores, queues, strict=True):
         store.loses_answers = 0
         await queue.close()
     assert peak <= most
+    assert lost or len(counts) >= 150, "79, if slots stayed where they are"
 
 
 # --- the judge --------------------------------------------------------------------------------------
 
 
+class Settling(Run):
+    """Jobs of several shards take much less than their tickets, whose slots wait for a window."""
+
+    def _settings(self) -> Settings:
+        pick = self.random.choice
+        tokens = Limit(pick((10, 30, 100)), pick((SECOND, 4 * SECOND)), "tokens")
+        starts = Limit(pick((5, 20)), pick((SECOND // 2, 2 * SECOND)))
+        limits = pick(((tokens,), (tokens, starts), (starts, tokens)))
+        return Settings(pick((1_000, 50_000)), 1, pick((0, 0, 0, 2)), 0, False, limits)
+
+    def _took(self, taken: Units) -> Units:
+        pairs = zip(self.settings.limits, taken, strict=True)
+        return tuple([units if limit.unit == STARTS else units // 10 for limit, units in pairs])
+
+    def step(self) -> None:
+        shard = self.random.randrange(len(self.tickets))
+        kind = self.random.random()
+        if kind < 0.01:
+            self._other(shard)
+        elif kind < 0.03:
+            self._apply(Resume())
+        elif self.granted[shard] and kind < 0.7:
+            self._begin(shard)
+        elif len(self.tickets[shard]) < 2:
+            self._advance(shard, take=1, units=(self._units(),))
+        else:
+            self._ask(shard)
+
+    def pass_time(self) -> None:
+        ahead = [each.opens for own in self.granted for each in own[:1] if each.opens > self.now]
+        if ahead and self.random.random() < 0.7:
+            self.now = min(ahead)
+        elif not any(self.granted):
+            self.now += self.random.choice((0, 1_000, 20_000))
+
+
+def settling(seed: int) -> Run:
+    made = Settling(seed)
+    for _ in range(300):
+        made.step()
+        made.pass_time()
+    return made
+
+
 def test_slots_come_sooner_in_random_runs() -> None:
     """`window_oracle` does many more runs."""
-    runs = [run(seed, fixed=seed % 3 == 0) for seed in range(40)]
-    assert sum(each.moved for each in runs) > 40
+    runs = [settling(seed) for seed in range(60)]
+    assert sum(each.moved for each in runs) > 60
     assert [line for each in runs for line in each.over()] == []
 
 
-def _stay_counted(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
+def not_counted(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
     """The units of the ticket aren't counted where it is now."""
     found = _SOONER(state, slot, clock, notice)
     return None if found is None else (windows.give_back(found[0], slot._replace(due=found[1])), *found[1:])
 
 
-def _any_ticket(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
-    """Windows have room as if nothing had begun."""
+def without_windows(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
+    """Windows have room as if no job had begun."""
     empty = replace(state, usage=tuple(use._replace(used=()) for use in state.usage))
     found = _SOONER(empty, slot, clock, notice)
     return None if found is None else (replace(found[0], usage=state.usage), *found[1:])
@@ -260,23 +304,7 @@ def _any_ticket(state: State, slot: Slot, clock: int, notice: int) -> tuple[Stat
 _SOONER = standing.sooner
 
 
-@pytest.mark.parametrize("bug", [_stay_counted, _any_ticket])
+@pytest.mark.parametrize("bug", [not_counted, without_windows])
 def test_the_judge_finds_bugs(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standing, "sooner", bug)
-    assert any(run(seed).over() for seed in range(60))
-
-
-def test_the_judge_finds_a_slot_that_may_still_be_used_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keeps(*arguments: Any) -> Any:
-        found = _MOVE(*arguments)
-        return (
-            None
-            if found is None
-            else (replace(found[0], revoked_through=arguments[0].revoked_through), found[1])
-        )
-
-    monkeypatch.setattr(rules, "_sooner", keeps)
-    assert any(run(seed).over() for seed in range(150))
-
-
-_MOVE = rules._sooner
+    assert any(settling(seed).over() for seed in range(30))

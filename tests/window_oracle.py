@@ -180,7 +180,7 @@ class Run:
             count = len(again)
         if own and (lost or own[0].due + self._held() <= self.now + self.settings.interval):
             self._advance(shard, slots=tuple(own[:count]))
-        elif own and self.edges.random() < 0.5:  # it may come sooner
+        elif own:  # it may come sooner
             self._advance(shard, slots=(own[0],), is_far=True)
 
     def _advance(

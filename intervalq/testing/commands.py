@@ -225,8 +225,13 @@ class CommandSource:
         if not (slots and state.settings.limits) or self._looks.random() < 0.6:
             return command
         width = max(limit.window for limit in state.settings.limits)
-        ahead = self._looks.choice((0, self.settings.interval, width // 64, width))
-        return replace(command, slots=slots, take=0, costs=(), units=(), ahead=ahead)
+        ahead = self._looks.choice((0, self.settings.interval, width // 64, width, width))
+        if self._looks.random() < 0.7:  # there may be room by now
+            more = tuple([-limit.most for limit in state.settings.limits])
+            command = replace(command, settled=(Settled(state.current_due, state.lag, more),))
+        return replace(
+            command, slots=slots, take=0, costs=(), units=(), ahead=ahead, generation=state.generation
+        )
 
     def _costs(self, state: State | None) -> tuple[int, ...]:
         pick = self.random.choice
