@@ -58,10 +58,13 @@ class Places:
 
     def unused(self, slot: Slot, own: int) -> None:
         """Note that nobody will use a ticket; `own` is the number of the key's own limits."""
-        place = self.known.pop(slot.ticket, None) or self._granted.pop(slot.ticket, None)
         lag = self._fixed.pop(slot.ticket, None)
+        self._left(slot, own, None if lag is None else (slot.due, lag))
+
+    def _left(self, slot: Slot, own: int, fixed: tuple[int, int] | None) -> None:
+        """Note that nobody will use the place of a ticket, and where the ticket itself counts in vain."""
+        place = self.known.pop(slot.ticket, None) or self._granted.pop(slot.ticket, None)
         if place is not None and place.ticket not in self._doubtful:
-            fixed = None if lag is None else (slot.due, lag)
             self._unused.append(_Unused(place._replace(units=slot.units[own:]), fixed, slot.units[:own]))
 
     def replaced(self, asked: Sequence[Slot], places: Mapping[int, Slot], own: int) -> None:
@@ -75,7 +78,7 @@ class Places:
             if before.ticket == last:  # the step may have taken it back
                 last -= 1
             else:
-                self.unused(slot, own)
+                self._left(slot, own, None)
 
     def granted(self, tickets: Iterable[int], lag: int) -> None:
         """Note tickets that were granted, and `State.lag` of the key's record then."""

@@ -25,8 +25,8 @@ HUNDRED = 10_000
         (Settings(HUNDRED, limits=rules_of(["6_200/min"])), ["6200/m never delays a job: one start in 10ms"]),
         (Settings(HUNDRED, burst=200, limits=rules_of(["6_200/min"])), []),
         (
-            Settings(SECOND, auto=Auto(SECOND, HUNDRED), limits=rules_of(["99/s", "200/s"])),
-            ["200/s never delays a job"],
+            Settings(SECOND, auto=Auto(SECOND, HUNDRED), limits=rules_of(["99/s", "400/2s"])),
+            ["400/2s never delays a job"],
         ),
         (Settings(HUNDRED, limits=rules_of(["30_000 tokens/min"])), []),
         (Settings(HUNDRED, burst=20, limits=rules_of(["10/100ms"])), ["burst of 20 is larger"]),

@@ -463,9 +463,9 @@ local function new_limits()
     local cost, twin, behind = slot[3] or 1, limits.copy(), {}
     twin.give_back(state, slot)
     for n, limit in ipairs(twin) do
-      local known = end_of_cell(limit, state.current_due)
-      behind[n] = only(limit.ahead, 2, function(stop) return stop > known end)
-      limit.ahead = only(limit.ahead, 2, function(stop) return stop <= known end)
+      local ahead, known = limit.ahead, end_of_cell(limit, state.current_due)
+      limit.ahead = only(ahead, 2, function(stop) return stop <= known end)
+      behind[n] = limit.ahead == ahead and {} or only(ahead, 2, function(stop) return stop > known end)
     end
     local free = state.current_due + state.interval
     local due = math.max(free, clock + math.max(0, notice - tolerance(state)) - credit(state))

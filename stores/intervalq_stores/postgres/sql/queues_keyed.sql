@@ -428,9 +428,6 @@ begin
     k.written := (known -> 'release' <> '[]' or known ? 'settled')
         and coalesce(known ->> 'generation' = common.generation, false);
     k.common := case when k.written then intervalq._told(common, known) else common end;
-    if r.name is null or command ->> 'generation' is distinct from r.generation then
-        known := jsonb_set(known, '{places}', '[]');  -- they belong to tickets of another record of the key
-    end if;
     k.places := known -> 'places';
     if r.name is not null and not intervalq._disagrees(r, command) then
         if command ? 'settled' and command ->> 'generation' = r.generation and r.limits is not null then
@@ -577,6 +574,9 @@ begin
         delete from intervalq.queues q where q.name = queue;
         k.own := intervalq._no_answer(null, now);
     elsif op = 'advance' then
+        if r.name is null or command ->> 'generation' is distinct from r.generation then
+            known := jsonb_set(known, '{places}', '[]');  -- they belong to tickets of another record of the key
+        end if;
         k := intervalq._advance_keyed(r, common, queue, command, known, now);
     else
         k.own := intervalq._done(r, queue, command, now);
