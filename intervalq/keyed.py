@@ -35,9 +35,10 @@ from typing import Final, NamedTuple
 from intervalq._spec import configure, windows
 from intervalq._spec.commands import Advance, Answer, Command, Common, Drop, Inspect, KeyedAnswer, Place
 from intervalq._spec.keys import fixed
+from intervalq._spec.mismatch import disagrees
 from intervalq._spec.passing import lapses, settle
 from intervalq._spec.record import HighWaterMark, Settings, Slot, State
-from intervalq.rules import MAX_TICKETS, apply, disagrees, set_back
+from intervalq.rules import MAX_TICKETS, apply, set_back
 
 __all__ = ["TURN", "Common", "KeyedAnswer", "Place", "apply_keyed", "is_plain", "shares", "shown"]
 
@@ -141,6 +142,8 @@ def _advance(
     present = None if state is None else settle(state, now)
     if present is not None and lapses(present) <= now:
         present = None
+    if present is None or command.generation != present.generation:
+        known = replace(known, places=())  # they belong to tickets of another record of the key
     goes_on = present is not None and not disagrees(command, present.settings)
     was_held = goes_on and state is not None and state.held_since is not None
     if present is not None and goes_on:

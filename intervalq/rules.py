@@ -21,10 +21,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Final, NamedTuple
 
-from intervalq._spec import adapt, configure, edges, windows
+from intervalq._spec import adapt, configure, edges, standing, windows
 from intervalq._spec.auto import Auto, Pace, Refusal
 from intervalq._spec.commands import (
     Advance,
@@ -37,7 +36,9 @@ from intervalq._spec.commands import (
     Inspect,
     Reclaim,
     Resume,
+    in_row,
 )
+from intervalq._spec.mismatch import disagrees
 from intervalq._spec.passing import IDLE_KEPT, lapses, resumed, settle
 from intervalq._spec.record import (
     FOREVER,
@@ -126,16 +127,6 @@ def apply(state: State | None, command: Command, now: int) -> tuple[State | None
     return state, replace(answer, state=state, woken=woken)
 
 
-def disagrees(command: Command, settings: Settings) -> bool:
-    """Whether the sender must hear of the record's settings first: see `Answer.refused`."""
-    theirs = command.settings
-    if theirs is None:
-        return False
-    if isinstance(command, Advance) and theirs.limits != settings.limits:
-        return True
-    return command.attach and not theirs.agree(settings)
-
-
 def _transition(state: State, command: Command, answer: Answer) -> tuple[State, Answer]:
     now = answer.now
     match command:
@@ -175,6 +166,8 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
         state = _give_back(windows.settle(state, command.settled), command.release)
     if command.error and command.error >= state.error:  # the largest recently reported error counts
         state = replace(state, error=command.error, error_until=answer.now + ERROR_KEPT)
+    if known and (found := _sooner(state, command, answer, healed)) is not None:
+        return found
     state, grants = _use(state, command, answer.now, known=known)
     if healed or command.slots:
         answer = replace(
@@ -251,6 +244,23 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
     return state, _Grants(tuple(granted), missed, late)
 
 
+def _sooner(state: State, command: Advance, answer: Answer, healed: bool) -> tuple[State, Answer] | None:
+    """Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. None: it isn't."""
+    slots, clock = command.slots, state.clock(answer.now)
+    is_of_key = command.reach < 0 or command.apart is not None
+    if len(slots) != 1 or command.take or is_of_key or not _are_too_far(state, command, slots, answer.now):
+        return None
+    found, slot = standing.sooner(state, slots[0], clock, command.notice), slots[0]
+    if found is None or found[1] > clock + (command.ahead or 0):
+        return None
+    state, due, at_once = found
+    state = _grant(state, (slot._replace(due=due),), answer.now, command.lease)
+    state = replace(state, revoked_through=max(state.revoked_through, slot.ticket))
+    first, costs = Slot(slot.ticket, due, slot.cost), () if slot.cost == 1 else (slot.cost,)
+    answer = replace(answer, healed=healed, first=first, count=1, begun=1, at_once=at_once)
+    return state, replace(answer, costs=costs, dues=(due,), units=(slot.units,))
+
+
 def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:
     """The listed slots that are still valid and can be granted in the queue's present state."""
     if not known:
@@ -260,10 +270,9 @@ def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[S
     if state.held_until > now:
         return ()
     # The queue is held only by its limit of running jobs. If an answer was lost, or a shard came too late,
-    # its tickets already have leases: they are granted again.
-    slots = tuple(
-        slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current
-    )
+    # its tickets already have leases: they are granted again, unless they were moved.
+    leased = [slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current]
+    slots = tuple([slot for slot in leased if slot.due <= state.current_due])
     return slots if _are_last(state, slots) else ()
 
 
@@ -321,7 +330,7 @@ def _take(
     step = state.settings.interval
     free = state.due + step
     due = max(free, clock + max(0, command.notice - state.tolerance) - state.credit)
-    dues, at_once, limited = _in_row(due, costs, step), free <= clock, bool(state.settings.limits)
+    dues, at_once, limited = in_row(due, costs, step), free <= clock, bool(state.settings.limits)
     if limited:
         state, dues, has_room = windows.fit(state, costs, units, due, clock, apart=command.apart)
         at_once = at_once and has_room
@@ -348,15 +357,6 @@ def _take(
         begun=begun,
         at_once=answer.at_once or (begun > 0 and not answer.granted and at_once),
     )
-
-
-def _in_row(due: int, costs: tuple[int, ...], step: int) -> Sequence[int]:
-    """The slots of new tickets, each directly behind those of the one before, up to the last instant."""
-    room = (FOREVER - due) // step
-    if sum(costs) == len(costs):
-        return range(due, due + min(room, len(costs)) * step, step)
-    starts = [*accumulate(costs, initial=0)]
-    return [due + start * step for start in starts[: max(0, bisect_right(starts, room) - 1)]]
 
 
 def _grant(state: State, slots: Sequence[Slot], now: int, lease: int) -> State:

@@ -109,9 +109,10 @@ def test_the_judge_sees_a_limit_that_does_not_decide(monkeypatch: pytest.MonkeyP
 
 @in_virtual_time
 async def test_a_slot_that_estimates_have_put_far_ahead_waits_for_their_limit() -> None:
-    """They are settled since, so that there is room now; but another process has the ticket."""
-    store = FarStore()
-    one, other = (queue_on(store, "600/min", "500 tokens/min", interval=0.05) for _ in "ab")
+    """They are settled since, so that there is room now; but a process has the ticket that is cut off."""
+    stores = FarStore(), FarStore()
+    stores[1].behind = stores[0].behind
+    one, other = (queue_on(store, "600/min", "500 tokens/min", interval=0.05) for store in stores)
 
     async def job() -> None:
         async with one.slot(cost={"tokens": 120}) as slot:
@@ -123,7 +124,9 @@ async def test_a_slot_that_estimates_have_put_far_ahead_waits_for_their_limit() 
             group.start_soon(job)
         await anyio.sleep(0.5)
         group.start_soon(lambda: other.run(anyio.sleep_forever, cost={"tokens": 120}))
-        await anyio.sleep(2)
+        await anyio.sleep(0.2)
+        stores[1].is_down = True
+        await anyio.sleep(1.8)
         group.start_soon(job)  # its question takes along what was settled
         await anyio.sleep(1)
         state = await one.inspect()

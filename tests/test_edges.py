@@ -182,9 +182,9 @@ def without_jitter(limit: Rule, state: State, real: Expiry = windows.expiry) -> 
 @pytest.mark.parametrize(
     ("module", "name", "bug", "seed"),
     [
-        (edges, "moved", lambda state, _: state, 225),
+        (edges, "moved", lambda state, _: state, 155),
         (edges, "are_passed", lambda *_: False, 1),
-        (windows, "expiry", without_jitter, 3),
+        (windows, "expiry", without_jitter, 28),
     ],
     ids=["slots move across edges", "late grants pass edges", "no jitter"],
 )

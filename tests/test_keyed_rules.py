@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from intervalq import keyed, rules
 from intervalq._spec.windows import of_each
-from intervalq.keyed import Common, KeyedAnswer, apply_keyed
+from intervalq.keyed import Common, KeyedAnswer, Place, apply_keyed
 from intervalq.rules import Advance, Command, Drop, Limit, Slot, State
 from intervalq.testing.keyed import KeyedSource, taken
 
@@ -229,3 +230,18 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(AssertionError):
         many()
+
+
+def test_a_place_of_a_dropped_record_of_the_key_is_not_granted_again() -> None:
+    """The new record has tickets with the same numbers."""
+    pace = rules.Settings(10_000)
+    known = Common(record="api", settings=pace, own_pace=False, nonce="c")
+    state, common, _ = apply_keyed(None, None, Advance(settings=pace, nonce="b"), known, 1_000_000)
+    common, granted = rules.apply(common, Advance(generation="c", take=3, reach=100_000), 1_000_000)
+    place = granted.taken[-1]
+    assert common is not None
+    assert common.current == place.ticket
+    told = replace(known, generation="c", places=(Place(1, place),))
+    command = Advance(settings=pace, generation="a", take=1, reach=1_000)
+    _, _, made = apply_keyed(state, common, command, told, 1_000_100)
+    assert made.places == (Place(1, Slot(place.ticket + 1, place.due + 10_000)),)

@@ -83,12 +83,17 @@ class Observer:
                     self.used[slot.ticket] = slot.due
         self.missed.update(answer.missed)
         for number, slot in enumerate(answer.taken):
+            if slot.ticket in self.issued and slot.ticket in {listed.ticket for listed in command.slots}:
+                # It comes sooner.
+                assert answer.count == 1 == answer.begun
+                assert slot.due < self.issued.pop(slot.ticket)[0]
+                assert slot.ticket not in self.used
             assert slot.ticket not in self.issued, "a ticket was issued twice"
             assert slot.due + state.tolerance + state.credit >= clock + command.notice, "no notice"
             self.issued[slot.ticket] = (slot.due, state.settings.interval)
             if number < answer.begun:
                 self.used[slot.ticket] = slot.due
-        assert answer.count <= command.take + len(answer.missed)
+        assert answer.count <= command.take + max(1, len(answer.missed))
 
     def _spacing(self) -> None:
         tickets = sorted(self.used)

@@ -270,7 +270,7 @@ def of_the_last_cell(state: State, settled: Any) -> State:
     return _SETTLE(state, [each._replace(due=state.current_due) for each in settled])
 
 
-@pytest.mark.parametrize(("bug", "seed"), [(twice, 98), (of_another_limit, 112), (of_the_last_cell, 494)])
+@pytest.mark.parametrize(("bug", "seed"), [(twice, 123), (of_another_limit, 112), (of_the_last_cell, 42)])
 def test_the_judge_sees_what_gives_back_too_much(
     bug: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

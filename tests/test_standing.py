@@ -7,9 +7,11 @@ from functools import partial
 import anyio
 import pytest
 
-from intervalq import QueueState
-from intervalq.cli._admin.states import condition, facts, table
+from intervalq import IntervalQueue, QueueState
+from intervalq.cli._admin.states import condition, each_key, facts, table
+from intervalq.errors import InvalidOption
 from intervalq.testing import virtual_time
+from keyed_world import FarPairs
 from test_limits import queue_on
 from virtual_store import FarStore, in_virtual_time
 
@@ -87,3 +89,46 @@ async def test_a_held_queue_waits_for_nothing_else() -> None:
     assert (await queue.inspect()).binds == "2/m"
     await queue.pause()
     assert (await queue.inspect()).binds is None
+
+
+@pytest.mark.parametrize(
+    ("each", "says"),
+    [
+        (["5/s", "5_000 tokens/min"], "5/s, 5000 tokens/m"),
+        (["shared", "500/min", "5000/day"], "shared, 500/m, 5000/d"),
+        ("2/min", "0.0333333/s"),
+    ],
+)
+@in_virtual_time
+async def test_it_says_what_each_key_has(each: str | list[str], says: str) -> None:
+    queue = IntervalQueue("api", rate="20/s", each=each, store=FarPairs())
+    async with queue["ada"].slot():
+        pass
+    state = await queue.inspect()
+    assert state.each == says
+    assert dict(facts(state))["each key"] == says
+    assert (await queue["ada"].inspect()).each is None
+    assert each_key(await queue.keys()) == says.replace("shared", "20/s")
+    assert each_key([]) is None
+
+
+@pytest.mark.parametrize(
+    ("each", "says"),
+    [
+        (
+            ["500/min", "5000/day"],
+            r"each=\['shared', '500/min', '5000/day'\];.* each=\[8.333333, '5000/day'\]",
+        ),
+        (["100/15m", "5 tokens/d"], "may be meant as a limit"),
+    ],
+)
+def test_a_list_of_limits_is_not_taken_for_a_pace(each: list[str], says: str) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        IntervalQueue("api", rate="20/s", each=each)
+    assert IntervalQueue("api", rate="20/s", each=["shared", *each])
+
+
+@pytest.mark.parametrize("limit", ["1e3/min", "10e3 tokens/min"])
+def test_a_number_with_an_exponent_is_no_unit(limit: str) -> None:
+    with pytest.raises(InvalidOption, match="is not a limit"):
+        IntervalQueue("api", limits=[limit])

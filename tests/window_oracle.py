@@ -37,35 +37,10 @@ from intervalq.rules import (
     Units,
 )
 from unused_slots import Unused
+from window_judge import Era, Start, beginning
 
 SECOND = 1_000_000
 T0 = 1_000_000_000 * SECOND
-
-
-@dataclass
-class Start:
-    """A job that began, in real time, and what it really took of each limit."""
-
-    at: int
-    ticket: int
-    units: dict[str, int]
-    behind: int
-    """How far the store's clock had been set back."""
-
-
-@dataclass
-class Era:
-    """A limit while it was in force."""
-
-    limit: Limit
-    since: int
-    """The last ticket that was issued before."""
-    known: int
-    """From when on starts are counted, in real time."""
-    counts: int = 0
-    """Tickets up to this one aren't counted: there was no limit of the unit when they were issued."""
-    through: int = FOREVER
-    """The last ticket that was issued while it was in force."""
 
 
 @dataclass
@@ -94,6 +69,7 @@ class Run:
     starts: list[Start] = field(default_factory=list)
     mark: HighWaterMark | None = None
     steps: int = 0
+    moved: int = 0  # slots that came sooner
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -204,9 +180,17 @@ class Run:
             count = len(again)
         if own and (lost or own[0].due + self._held() <= self.now + self.settings.interval):
             self._advance(shard, slots=tuple(own[:count]))
+        elif own:  # it may come sooner
+            self._advance(shard, slots=(own[0],), is_far=True)
 
     def _advance(
-        self, shard: int, slots: tuple[Slot, ...] = (), take: int = 0, units: tuple[Units, ...] = ()
+        self,
+        shard: int,
+        slots: tuple[Slot, ...] = (),
+        take: int = 0,
+        units: tuple[Units, ...] = (),
+        *,
+        is_far: bool = False,
     ) -> None:
         release: tuple[Slot, ...] = ()
         if self.tickets[shard] and self.random.random() < 0.1:
@@ -227,7 +211,9 @@ class Run:
             reach=notice + self.random.choice((0, self.settings.interval, SECOND)),
             lease=self.random.choice((1_000, SECOND)),
             until=None if self.random.random() < 0.3 else self.now + SECOND,
-            ahead=self.random.choice((None, self.settings.interval)),
+            ahead=self.edges.choice((0, SECOND))
+            if is_far
+            else self.random.choice((None, self.settings.interval)),
             high_water_mark=None
             if known is None
             else HighWaterMark(known.ticket, known.due, known.late_total),
@@ -238,7 +224,8 @@ class Run:
         new = answer.taken
         opens = {slot.ticket: slot for slot in (*command.slots, *new)}
         tickets = [*answer.granted, *(slot.ticket for slot in new[: answer.begun])]
-        gone = {*answer.granted, *answer.missed, *(slot.ticket for slot in release)}
+        gone = {*answer.granted, *answer.missed, *(slot.ticket for slot in (*release, *new))}
+        self.moved += sum(slot.ticket == each.ticket for slot in command.slots for each in new)
         kept = [slot for slot in self.tickets[shard] if slot.ticket not in gone]
         self.tickets[shard] = sorted([*kept, *new[answer.begun :]])
         for number, ticket in enumerate(tickets):
@@ -360,16 +347,6 @@ class Run:
                     found.append(f"seed {self.seed}: {counted} of {limit} before {at - T0}")
                     break
         return found
-
-
-def beginning(limit: Limit, at: int, behind: int) -> int:
-    """The beginning of the window that ends at an instant, or of the fixed one that contains it.
-
-    Starts after that count in it.
-    """
-    if limit.edge is None:
-        return at - limit.window - limit.jitter
-    return at - (at - behind - limit.edge) % limit.window - limit.jitter - 1
 
 
 def run(seed: int, steps: int = 300, *, fixed: bool = False) -> Run:

@@ -48,8 +48,8 @@ def each_of(
         is_plain: whether there are neither burst, max_running nor an automatic rate.
 
     Raises:
-        InvalidOption: it isn't a rate, is faster than the common one, has a limit that no key can have, or
-            contradicts another option.
+        InvalidOption: it isn't a rate, is faster than the common one, has a limit that no key can have, could
+            mean two things, or contradicts another option.
     """
     if each is None:
         return Each(None)
@@ -77,7 +77,29 @@ def each_of(
             raise InvalidOption(f"{what} {_FORMS}")
         if rest and not is_of_units(rest[0]):
             pace = rest.pop(0)  # type: ignore[assignment] # `rates.rate` checks it
-    return Each(_pace(pace, interval), limits_of(rest, "each="))
+    own = Each(_pace(pace, interval), limits_of(rest, "each="))
+    if rest and _may_be_limit(pace):
+        raise InvalidOption(
+            f"{what}: the first item is a pace, which spaces starts, but may be meant as a limit: for limits "
+            f"alone, give each={[SHARED, pace, *rest]}; for a pace, give starts a second: "
+            f"each={[round(parse.SECOND / (own.interval or interval), 6), *rest]}"
+        )
+    return own
+
+
+def told(each: int | None, own: Iterable[Limit]) -> str | None:
+    """What each key has for itself, in words; None: nothing."""
+    if each is None:
+        return None
+    return ", ".join([SHARED if each == OF_ALL else f"{parse.SECOND / each:.6g}/s", *map(text, own)])
+
+
+def _may_be_limit(pace: float | str) -> bool:
+    """Whether text such as `500/min` could be a limit as well: nobody thinks of a minute as an interval."""
+    try:
+        return any(rule.window > parse.SECOND for rule in rules_of([pace]))
+    except (InvalidOption, InvalidInterval):
+        return False
 
 
 def _pace(pace: float | str, interval: int) -> int:

@@ -79,7 +79,7 @@ class KeyStore:
         """See `Store.apply`."""
         store = pairing(self.behind)
         while True:
-            asked = in_order(command, self._common_settings())
+            asked = self._with_refunds(in_order(command, self._common_settings()))
             known = self._known(asked)
             try:
                 made = await store.apply_keyed(queue, of_key(asked), known, now)
@@ -214,6 +214,14 @@ class KeyStore:
         common = self.common
         return common.settings if common is not None and self._agrees else self._settings
 
+    def _with_refunds(self, command: Command) -> Command:
+        """The command, which also reports what nobody will use of the slots of tickets."""
+        if not isinstance(command, Advance) or command.settings is None or self.common is None:
+            return command
+        if self._view.generation != self._generation:
+            self._places.forget()
+        return replace(command, settled=(*command.settled, *self._places.refunds(self.common)))
+
     def _known(self, command: Command) -> Common:
         if self._view.generation != self._generation:
             self._places.forget()
@@ -230,8 +238,6 @@ class KeyStore:
         elif advance.settings is not None:
             for slot in advance.release:
                 self._places.unused(slot, advance.settings.own)
-        common = self.common
-        refunds = () if common is None or not isinstance(command, Advance) else self._places.refunds(common)
         return Common(
             record=self._record,
             settings=self._common_settings(),
@@ -242,7 +248,7 @@ class KeyStore:
             high_water_mark=self._view.high_water_mark,
             places=places,
             release=release,
-            settled=(*of_common(advance), *refunds),
+            settled=of_common(advance),
         )
 
     def _keep(self, command: Command, known: Common, made: KeyedAnswer) -> None:
@@ -267,7 +273,11 @@ class KeyStore:
         elif made.answer.begun:
             first = made.places[0].ticket
         if made.common is not None:
-            self._places.learn(places, first, made.common)
+            own = () if command.settings is None else command.settings.limits[: command.settings.own]
+            self._places.learn(places, first, made.common, own)
+            if (state := made.answer.state) is not None and own:
+                new = made.answer.taken[: made.answer.begun]
+                self._places.granted((*made.answer.granted, *(slot.ticket for slot in new)), state.lag)
         self._generation = generation
 
     def _is_anew(self, answer: Answer) -> bool:

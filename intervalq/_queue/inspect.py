@@ -113,6 +113,10 @@ class QueueState:
     """What the last tickets wait for, or, without any, a job that is added now: `pace`, or the `limit` of one
     of `limits`. None: nothing, or the queue is held."""
 
+    each: str | None = None
+    """What each key has for itself by the options of this handle, such as `5/s, 5000 tokens/m`; in `intervalq
+    status`, by the records of its keys. None: nothing, or it isn't known."""
+
     auto: AutoState | None = None
     """With `rate="auto"`: the present rate, of which `interval` is the interval. None: the rate is fixed."""
 

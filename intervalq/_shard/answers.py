@@ -50,8 +50,12 @@ class Answers:
             if slot.ticket in answer.granted
             and (state.settings.max_running > 0 or self._time.comes(slot, state) <= furthest)
         ]
+        moved = {
+            slot.ticket for slot in question.slots if answer.first and slot.ticket == answer.first.ticket
+        }
+        gone = {*answer.missed} | moved
         here = self._grants.answered(
-            {*question.slots}, {*granted}, {*answer.missed}, state.revoked_through, state.running
+            {*question.slots}, {*granted}, gone, state.revoked_through, state.running
         )
         for slot in granted:
             if slot in here:
@@ -61,7 +65,7 @@ class Answers:
                 self._grants.grant(self._range(slot, state, at_once=at_once))
         kept = {*here, *self._grants.tickets}
         for slot in question.slots:
-            if slot not in kept and slot.ticket in state.running:
+            if slot not in kept and slot.ticket in state.running and slot.ticket not in moved:
                 self._leases.ended(slot.ticket)  # its lease is no longer needed
         last = state.ticket - answer.count
         for slot in reversed(question.slots):

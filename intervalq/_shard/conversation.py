@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._keys.store import turn_of
+from intervalq._keys.store import keyed_on, turn_of
 from intervalq._shard.answers import Answers
 from intervalq._shard.connection import Connection
 from intervalq._shard.deadlines import Deadlines
@@ -21,10 +21,10 @@ from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grants
 from intervalq._shard.leases import LEASE, Leases
 from intervalq._shard.listener import Listener
-from intervalq._shard.planner import Ask, Returning, Situation, may_come_sooner, next_question, plan
-from intervalq._shard.settlements import Settlements
+from intervalq._shard.planner import Ask, Situation, may_come_sooner, next_question, plan
+from intervalq._shard.settlements import Looks, Settlements
 from intervalq._shard.store_time import StoreTime
-from intervalq._shard.wait_queue import WaitQueue
+from intervalq._shard.wait_queue import Returning, WaitQueue
 from intervalq._shard.warnings import Warnings
 from intervalq._timing.backends import spawn
 from intervalq._timing.clock import Clock
@@ -87,7 +87,7 @@ class Conversation:
         self.settlements = Settlements(clock, are_usual=connection.has_own_limits)
         self.outage = Outage()  # the present one, if there is one
         self._lookahead, self._is_closed, self._failed = lookahead, is_closed, failed
-        self._returning = Returning()
+        self._returning, self._looks = Returning(), Looks(are_made=keyed_on(connection.store) is None)
         self._counted = 0  # jobs that had begun at the last request
         self.waits_for_a_start = False
         """Whether the next request waits for the start of a job."""
@@ -242,11 +242,8 @@ class Conversation:
     async def _check_clock(self) -> bool:
         """Send a request only to improve the estimate of the clocks, if that matters soon."""
         state, at = self._connection.state, self._clock.now()
-        if state is None:
-            wanted = self._connection.is_new()
-        elif state.held_since is not None:
-            wanted = False
-        else:
+        wanted = state is None and self._connection.is_new()
+        if state is not None and state.held_since is None:
             close = bool(self._grants.granted) or next_question(self._situation()) <= at
             wanted = close and self._time.wants_check(state, self._time.lead(), at)
         if wanted:
@@ -261,7 +258,7 @@ class Conversation:
             lookahead=self._lookahead, began=self._dispatcher.begun - self._counted, turn=turn.size,
             apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
             settles=self.settlements.are_usual, counted=self._connection.counted, behind=turn.behind,
-            is_placed=turn.is_placed,
+            is_placed=turn.is_placed, looks=self._looks,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
@@ -299,13 +296,14 @@ class Conversation:
         self._leases.unused(self._grants.coming(), self._connection.state)
 
     async def _report(self) -> None:
-        """Send a request that only reports and reads, unless tickets may come sooner by what it reports."""
-        question = Advance(high_water_mark=self._connection.high_water_mark)
-        if self.settlements and may_come_sooner(self._situation()):
+        """Send a request that reports and reads; slots may come sooner by what it reports."""
+        question, now = Advance(high_water_mark=self._connection.high_water_mark), self._situation()
+        if self.settlements and may_come_sooner(now):
             self._grants.unused += self._grants.tickets  # given back in the step that takes them anew
             self._grants.tickets.clear()
-            if isinstance(ask := plan(self._situation()), Ask):
-                question = self._advance(ask)
+            now = self._situation()
+        if self.settlements and isinstance(ask := plan(replace(now, looks=self._looks.now())), Ask):
+            question = self._advance(ask)
         await self._ask(question)
 
     async def _ask(self, question: Advance, speculative: int = 0) -> None:
@@ -334,11 +332,13 @@ class Conversation:
             )
         if before is None or before.generation != answer.state.generation:
             question = replace(question, slots=())  # in a recreated record these are others' tickets
-        self._answers.take_in(question, answer, speculative, self._clock.now())
+        at = self._clock.now()
+        self._looks.answered(question, answer, at)
+        self._answers.take_in(question, answer, speculative, at)
         if speculative and self._grants.tickets:
             self._returning.took(self._grants.tickets[-1].ticket)
         self._deadlines.check()
-        self._warnings.check(self._dispatcher, self._time, answer.state, self._clock.now())
+        self._warnings.check(self._dispatcher, self._time, answer.state, at)
         self._dispatcher.look()
         self.set_placed()
 

@@ -11,6 +11,9 @@
 - A granted slot that is over is requested again at once if it can be granted late, which requires that nobody
   else was granted a later slot. Otherwise it is given up, and later grants stay as they are: where slots are
   close together, they would be over before the answers to new requests came.
+- A slot that waits for a window was chosen by estimates. Whether it may come sooner is asked when the last
+  answer shows room for it, with each report of settled costs, and, if others may have settled theirs, from
+  time to time.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from intervalq._keys.limits import room
 from intervalq._shard.grants import Grants
-from intervalq._shard.settlements import patience
+from intervalq._shard.settlements import Looks, patience
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._spec import windows
@@ -43,10 +46,6 @@ _RIDE: Final = 50_000
 _BEGUN: Final = 300
 """How long after a slot, in microseconds, its job has begun and its caller may want the next slot, if nothing
 is delayed."""
-
-_ENOUGH: Final = 3
-"""How many times in a row a caller must come back before a ticket is taken ahead for it: an unsteady caller
-wastes one slot in this many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +75,8 @@ class Situation:
     """Whether the next ticket of a key has a common slot already."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot of the next ticket."""
+    looks: Looks = field(default_factory=Looks)
+    """The requests whether that slot may come sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +94,20 @@ class Ask:
     reach: int
     ahead: int
     """How far ahead the first of the slots may be; see `rules.Advance.ahead`."""
+    sooner: bool = False
+    """Whether this asks for a sooner slot; see `rules.Advance.ahead`."""
 
 
 def plan(now: Situation) -> Ask | float:
     """The request to send, or until when to wait; infinity: until something changes."""
     slots = _slots_to_ask(now)
-    costs, units = _costs_to_take(now, len(slots))
+    sooner = bool(slots) and (_usual(now, slots[0]) > now.at)
+    costs, units = ([], []) if sooner else _costs_to_take(now, len(slots))
     if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
         costs = []
     if not slots and not costs:
         return next_question(now)
-    speculative = _speculative(now) if costs else _for_returning(now, slots)
+    speculative = _speculative(now) if costs or sooner else _for_returning(now, slots)
     first = now.line.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
     if slots and (comes := now.time.comes(slots[0], now.state)) <= now.at:
@@ -117,7 +121,8 @@ def plan(now: Situation) -> Ask | float:
         speculative=speculative,
         notice=notice,
         reach=_reach(now, len(slots), notice),
-        ahead=_ahead(now, slots[0]) if slots else 0,
+        ahead=max(notice if sooner else 0, _ahead(now, slots[0])) if slots else 0,
+        sooner=sooner,
     )
 
 
@@ -182,11 +187,35 @@ def _end_of_run(now: Situation, state: State) -> int:
 
 
 def _ask_at(now: Situation, slot: Slot) -> float:
+    return min(_usual(now, slot), _look_at(now, slot))
+
+
+def _usual(now: Situation, slot: Slot) -> float:
+    """When to request the grant of a slot if it doesn't come sooner."""
     if _is_leased(now.state, slot):
         return now.at  # the queue is held for it
     if _are_counted_anew(now.state, slot):
         return now.at  # it may come sooner then
     return now.time.comes(slot, now.state) - _lead(now, slot)
+
+
+def _look_at(now: Situation, slot: Slot) -> float:
+    """When to ask whether a slot that waits for a window may come sooner; infinity: not."""
+    if now.state is None or not now.state.settings.limits:
+        return math.inf
+    alone = _are_alone(now, now.state)
+    return now.looks.next(now.state, slot, now.time, now.at, lead=_lead(now, slot), alone=alone)
+
+
+def _are_alone(now: Situation, state: State) -> bool:
+    """Whether nobody but this shard has tickets, or was the last to begin: others have settled all."""
+    first, tickets = max(state.current, state.revoked_through) + 1, now.grants.tickets
+    is_all = (tickets[0].ticket, tickets[-1].ticket, len(tickets)) == (
+        first,
+        state.ticket,
+        state.ticket - first + 1,
+    )
+    return is_all and now.grants.through == state.current
 
 
 def _lead(now: Situation, slot: Slot) -> int:
@@ -222,6 +251,8 @@ def _slots_to_ask(now: Situation) -> list[Slot]:
     state, tickets = now.state, now.grants.tickets
     if not tickets or _ask_at(now, tickets[0]) > now.at:
         return []
+    if _usual(now, tickets[0]) > now.at:
+        return [tickets[0]]
     if _is_leased(state, tickets[0]):
         return [slot for slot in now.grants.in_row(math.inf, 0) if _is_leased(state, slot)]
     if state is not None and _are_counted_anew(state, tickets[0]):
@@ -301,16 +332,10 @@ def may_come_sooner(now: Situation) -> bool:
     state, tickets = now.state, now.grants.tickets
     if state is None or state.held_since is not None or not (tickets and state.settings.limits):
         return False
-    first, step = max(state.current, state.revoked_through) + 1, state.settings.interval
-    if (tickets[0].ticket, tickets[-1].ticket, len(tickets)) != (
-        first,
-        state.ticket,
-        state.ticket - first + 1,
-    ):
+    if not _are_alone(now, state) or now.grants.granted or now.is_placed:
         return False
-    soon = now.at + patience(state.settings.limits)
-    is_free = not (now.grants.granted or now.is_placed) and now.grants.through == state.current
-    return is_free and tickets[0].due > state.current_due + step and now.time.comes(tickets[0], state) > soon
+    soon, step = now.at + patience(state.settings.limits), state.settings.interval
+    return tickets[0].due > state.current_due + step and now.time.comes(tickets[0], state) > soon
 
 
 def _unmatched(now: Situation, jobs: int) -> Iterator[Waiter]:
@@ -363,38 +388,3 @@ def _reach(now: Situation, asked: int, notice: int) -> int:
         is_last = own is not None and own.ticket == last
     reach = now.time.together(now.state) if is_last or now.state is None else now.time.lead()
     return max(reach, notice)
-
-
-class Returning:
-    """Whether a shard's only caller comes back in time for a ticket that was taken ahead for it.
-
-    A shard with one caller that comes again and again would send two requests per job: for a ticket, and for
-    the grant of its slot. If others keep the queue busy, and the caller has been back before the slot of the
-    next ticket came near, that ticket is taken with the request for the previous grant: one request per job.
-    If the caller stays away, the slot stays empty.
-    """
-
-    def __init__(self) -> None:
-        self.ticket = 0
-        """The ticket that was taken ahead and is still unused; 0: none."""
-        self._times = 0
-
-    @property
-    def is_likely(self) -> bool:
-        """Whether to take the next ticket before anybody wants it."""
-        return self._times >= _ENOUGH
-
-    def came(self, time: StoreTime, state: State | None, at: int) -> None:
-        """Note that a caller came while nobody waited: in time for the next ticket's slot, or not."""
-        if state is not None:
-            in_time = time.clock.surely(state.due + state.held_total) - at > time.together(state)
-            self._times = self._times + 1 if in_time else 0
-            self.ticket = 0
-
-    def took(self, ticket: int) -> None:
-        """Note that a ticket was taken ahead."""
-        self.ticket = ticket
-
-    def stayed_away(self) -> None:
-        """Note that nobody came before the grant of its slot had to be requested."""
-        self._times = self.ticket = 0

@@ -9,15 +9,25 @@ would be too much. Units beyond the estimate are sent until there is an answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from intervalq._shard.store_time import StoreTime
+from intervalq._spec import standing
 from intervalq._timing.clock import Clock
 from intervalq.errors import StoreUnavailable
-from intervalq.rules import FOREVER, MAX_TICKETS, Limit, Settled, Slot, State
+from intervalq.rules import FOREVER, MAX_TICKETS, Advance, Answer, Limit, Settled, Slot, State
 
 MAX_WAIT: Final = 1_000_000
 """How long settled costs may wait for a request that they can go with, in microseconds."""
+
+
+_LOOK: Final = 4
+"""How many cells of the shortest window pass between two looks whether a slot may come sooner."""
+
+_TWICE: Final = 2
+"""How many times the time between such looks is doubled at most while nothing changes."""
 
 
 class _Known(NamedTuple):
@@ -105,6 +115,55 @@ class Settlements:
     def forget(self) -> None:
         """Forget all differences, because their record is gone."""
         self._waiting, self._sent, self.at = [], [], FOREVER
+
+
+class Looks:
+    """The requests whether the slot of a shard's next ticket may come sooner, because jobs took less.
+
+    Args:
+        are_made: whether there are any.
+    """
+
+    def __init__(self, *, are_made: bool = False) -> None:
+        self._are_made = are_made
+        self._heard_at = -FOREVER
+        self._in_vain = 0  # requests in a row without any progress of the queue
+        self._current = 0
+
+    def now(self) -> Looks:
+        """The same for a request that is sent anyway: it may ask this, too."""
+        return Looks(are_made=self._are_made)
+
+    def next(self, state: State, slot: Slot, time: StoreTime, at: int, *, lead: int, alone: bool) -> float:
+        """When to ask whether a slot that waits for a window may come sooner; infinity: not.
+
+        Args:
+            state: the record.
+            slot: the slot of the next ticket.
+            time: the store's clock.
+            at: the process's own clock.
+            lead: how long before it comes to request its grant.
+            alone: whether only this shard can have anything to settle.
+        """
+        limits = state.settings.limits
+        if not self._are_made or state.held_since is not None:
+            return math.inf
+        look = min(MAX_WAIT, _LOOK * patience(limits)) << min(self._in_vain, _TWICE)
+        if time.comes(slot, state) <= at + look:
+            return math.inf
+        again = math.inf if alone else self._heard_at + look
+        found = standing.sooner(state, slot, state.clock(time.clock.latest(at)), 0)
+        if found is None or found[1] + patience(limits) > slot.due:
+            return again
+        comes = time.comes(slot._replace(due=found[1]), state) - lead
+        return min(again, max(comes, self._heard_at + time.lead()))
+
+    def answered(self, question: Advance, answer: Answer, at: int) -> None:
+        """Note the answer to a request, which may have asked this."""
+        self._heard_at, state = at, answer.state
+        if state is not None and question.slots and not (question.take or answer.granted or answer.missed):
+            self._in_vain = self._in_vain + 1 if state.current == self._current else 0
+            self._current = state.current
 
 
 class Issued:

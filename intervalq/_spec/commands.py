@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
 from typing import Any, Final, NamedTuple, Self
@@ -98,6 +99,15 @@ def _lists(data: Mapping[str, Any], name: str) -> tuple[Units, ...]:
     return tuple([_wholes({name: value}, name) for value in values])
 
 
+def in_row(due: int, costs: tuple[int, ...], step: int) -> Sequence[int]:
+    """The slots of new tickets, each directly behind those of the one before, up to the last instant."""
+    room = (FOREVER - due) // step
+    if sum(costs) == len(costs):
+        return range(due, due + min(room, len(costs)) * step, step)
+    starts = [*accumulate(costs, initial=0)]
+    return [due + start * step for start in starts[: max(0, bisect_right(starts, room) - 1)]]
+
+
 def _flag(data: Mapping[str, Any], name: str) -> bool:
     value = data.get(name)
     if not isinstance(value, bool):
@@ -150,7 +160,13 @@ class Advance(Command):
     ahead: int | None = None
     """Listed slots are granted only if the first of them comes within this time; None: always. If it comes
     later, the sender doesn't know yet that the queue's clock was set back: a grant now would deprive late
-    owners of earlier slots of theirs. The sender asks again when its slots come."""
+    owners of earlier slots of theirs. The sender asks again when its slots come.
+
+    A slot that waits for a window was chosen by estimates. If it is listed alone, no tickets are taken, its
+    ticket is the next one to be granted, and the windows have room within this time by now, it is granted
+    there. The answer shows the ticket with this slot as a new one, which can't be granted again. Nor can the
+    listed slot, which must not be used any more: without an answer, it is missed when it is listed again.
+    Keys under a common rate have no such requests."""
     high_water_mark: HighWaterMark | None = None
     """The highest ticket and the `late_total` that the shard knows. A slot is granted late only if the record
     has the same values, so a duplicate or repeated request sets the queue's clock back only once."""

@@ -6,10 +6,21 @@ import shlex
 from typing import Literal, TypeAlias
 
 from intervalq._spec import limits, parse
+from intervalq._spec.commands import Advance, Command
 from intervalq._spec.record import Settings
 
 OnMismatch: TypeAlias = Literal["raise", "adopt", "update"]
 """What to do if a record has other settings: refuse to work, use those, or change them for everybody."""
+
+
+def disagrees(command: Command, settings: Settings) -> bool:
+    """Whether the sender must hear of the record's settings first: see `Answer.refused`."""
+    theirs = command.settings
+    if theirs is None:
+        return False
+    if isinstance(command, Advance) and theirs.limits != settings.limits:
+        return True
+    return command.attach and not theirs.agree(settings)
 
 
 def differences(ours: Settings, theirs: Settings) -> tuple[str, str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from intervalq._spec.record import Limit, State, Units, Usage
+from intervalq._spec import windows
+from intervalq._spec.record import Limit, Slot, State, Units, Usage
 from intervalq._spec.windows import of_each, windows_of
 
 
@@ -81,6 +82,37 @@ def _reserved(state: State, clock: int) -> Limit | None:
         if (ahead := state.usage[place].ahead) and ahead[-1][0] >= state.due
     ]
     return state.settings.limits[max(shares)[1]] if shares else None
+
+
+def sooner(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
+    """The soonest slot for the next ticket to be granted; None: it is another one, or can't move.
+
+    Its slot was chosen by what all jobs before it were estimated to take. They may have taken less. Behind
+    the last granted slot, only this ticket and later ones count, and no other slot comes before its own. So
+    any instant in between at which the windows have room is free. A window that contains later slots, too,
+    contains the slot where it was, so it has the same units as before.
+
+    Returns the record that counts the ticket there, the slot, and whether nothing delayed it.
+    """
+    settings = state.settings
+    if not settings.limits or settings.auto is not None or state.held_since is not None:
+        return None
+    if not max(state.current, state.revoked_through) + 1 == slot.ticket <= state.ticket:
+        return None
+    counted = windows.give_back(state, slot)
+    before, free = windows.revoke(counted), state.current_due + settings.interval
+    due = max(free, clock + max(0, notice - state.tolerance) - state.credit)
+    found, dues, has_room = windows.fit(before, (slot.cost,), (slot.units,), due, clock)
+    if not dues or dues[0] >= slot.due:
+        return None
+    usage = list[Usage]()
+    for use, all_of, some in zip(found.usage, counted.usage, before.usage, strict=True):
+        ahead = use.ahead
+        for end, units in all_of.ahead[len(some.ahead) :]:
+            ahead = windows.put(ahead, end, units)
+        usage.append(use._replace(ahead=ahead))
+    last = dues[0] + (slot.cost - 1) * settings.interval if slot.ticket == state.ticket else state.due
+    return replace(found, usage=tuple(usage), due=last), dues[0], free <= clock and has_room
 
 
 class NextSlots:

@@ -50,6 +50,7 @@ class CommandSource:
 
     def __init__(self, seed: int, *, start: int = 1_000_000_000_000_000) -> None:
         self.random = Random(seed)  # noqa: S311 - repeatable on purpose
+        self._looks = Random(f"looks {seed}")  # noqa: S311 - as above
         self.now = start
         self.settings = self._settings()
         self.slots: list[Slot] = []
@@ -199,7 +200,7 @@ class CommandSource:
             slots = self._from_a_late_one(state)
         interval, pick = self.settings.interval, self.random.choice
         take = pick((0, 1, 1, 1, 2, 3, 16, 1_000, 1_200))
-        return Advance(
+        command = Advance(
             **self._common(),
             release=release,
             slots=slots,
@@ -214,6 +215,22 @@ class CommandSource:
             ahead=pick((None, 0, 1, interval, 3 * interval)),
             high_water_mark=self._mark(state, slots),
             error=pick((0, 0, 0, 1, interval // 10, interval)),
+        )
+        return command if state is None else self._sooner(state, command)
+
+    def _sooner(self, state: State, command: Advance) -> Advance:
+        """The command; or, with limits, one that lists the next ticket alone, whose slot may come sooner."""
+        head = max(state.current, state.revoked_through) + 1
+        slots = tuple([slot for slot in self.slots if slot.ticket == head][-1:])
+        if not (slots and state.settings.limits) or self._looks.random() < 0.6:
+            return command
+        width = max(limit.window for limit in state.settings.limits)
+        ahead = self._looks.choice((0, self.settings.interval, width // 64, width, width))
+        if self._looks.random() < 0.7:  # there may be room by now
+            more = tuple([-limit.most for limit in state.settings.limits])
+            command = replace(command, settled=(Settled(state.current_due, state.lag, more),))
+        return replace(
+            command, slots=slots, take=0, costs=(), units=(), ahead=ahead, generation=state.generation
         )
 
     def _costs(self, state: State | None) -> tuple[int, ...]:

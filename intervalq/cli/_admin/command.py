@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ import click
 from intervalq import IntervalQueue, QueueNotFound, QueueState
 from intervalq._queue.control import each_of
 from intervalq._show import as_json, escaped, exact, print_table
-from intervalq.cli._admin.states import MAX_KEYS, counted, facts, table
+from intervalq.cli._admin.states import MAX_KEYS, counted, each_key, facts, table
 from intervalq.cli._app import Failed
 from intervalq.cli._options import (
     bounds_options,
@@ -93,8 +94,9 @@ def _handle(record: str, store: Store) -> IntervalQueue:
 
 
 async def _with_keys(queue: IntervalQueue) -> tuple[QueueState, list[QueueState]]:
-    """A queue and its keys."""
-    return await queue.inspect(), await queue.keys()
+    """A queue, with what each of its keys has for itself, and its keys."""
+    state, keys = await queue.inspect(), await queue.keys()
+    return replace(state, each=each_key(keys)), keys
 
 
 @click.command(epilog=examples("intervalq pause api"))

@@ -73,6 +73,17 @@ def about_keys(keys: Sequence[QueueState]) -> str:
     return f"{len(keys)} known, {len(waiting)} with outstanding tickets: {', '.join(named)}{more}"
 
 
+def each_key(keys: Sequence[QueueState]) -> str | None:
+    """What each key has for itself: its rate and its limits; None: there are no keys."""
+    found = {
+        ", ".join(
+            [*([f"{1 / key.interval:.6g}/s"] if key.has_pace else []), *(each.limit for each in key.limits)]
+        )
+        for key in keys
+    }
+    return next(iter(found), None) if len(found) < 2 else "not all have the same: see `status NAME:KEY`"
+
+
 def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str, str]]:
     """One queue as names and values."""
     waits = f"{state.outstanding} outstanding" if state.outstanding else "none outstanding"
@@ -92,6 +103,8 @@ def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str,
         rows.append((whose, f"{escaped(each.limit)}: {each.taken} taken, {each.left} left{room}"))
     if state.limits and not state.is_held:
         rows.append(("waits for", waits_for(state)))
+    if state.each is not None:
+        rows.append(("each key", escaped(state.each)))
     if keys:
         rows.append(("keys", about_keys(keys)))
     if state.next_slot is not None:

@@ -245,7 +245,7 @@ local function usable(state, command, now)
     local ticket = slot[1]
     local alive
     if held_since then
-      alive = state.running[ticket] and ticket <= state.current
+      alive = state.running[ticket] and ticket <= state.current and slot[2] <= state.current_due
     else
       alive = state.revoked_through < ticket and ticket <= state.ticket
     end
@@ -370,6 +370,23 @@ local function take(state, command, missed, answer, now)
   if answer.begun > 0 and granted == 0 and at_once then answer.at_once = 1 end
 end
 
+-- Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. Returns whether that was done.
+local function sooner(state, command, answer, now)
+  local slot, clock, limits = command.slots[1], clock_of(state, now), state.limits
+  if #command.slots ~= 1 or command.take > 0 or command.reach < 0 or command.apart then return false end
+  if not limits or state.auto or state.held_since then return false end
+  if not are_too_far(state, command, command.slots, now) then return false end
+  if slot[1] > state.ticket or slot[1] ~= math.max(state.current, state.revoked_through) + 1 then return false end
+  local due, at_once = limits.sooner(state, slot, command.notice, clock, clock + command.ahead)
+  if not due then return false end
+  grant(state, { slot[1], due, slot[3] }, now, command.lease)
+  state.revoked_through = math.max(state.revoked_through, slot[1])
+  answer.first, answer.due, answer.count, answer.begun = slot[1], due, 1, 1
+  answer.dues, answer.units = { due }, { { unpack(slot, 4) } }
+  answer.costs, answer.at_once = slot[3] and slot[3] > 1 and { slot[3] } or {}, at_once and 1 or 0
+  return true
+end
+
 local function advance(state, command, answer, now)
   local ERROR_KEPT = 60000000
   local known = command.generation == state.generation
@@ -381,6 +398,7 @@ local function advance(state, command, answer, now)
   if command.error > 0 and command.error >= state.error then
     state.error, state.error_until = command.error, now + ERROR_KEPT
   end
+  if known and sooner(state, command, answer, now) then return end
   local missed = #command.slots > 0 and use(state, command, answer, now) or {}
   if known and #missed > 0 then
     local never_granted = {}

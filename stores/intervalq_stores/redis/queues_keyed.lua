@@ -261,6 +261,8 @@ end
 
 -- Does the step as if the key were alone; what it grants must be granted by the common queue, too.
 local function advanced(own, common, command, known, now)
+  -- The places of another record of the key belong to its tickets.
+  if not own.state or command.generation ~= own.state.generation then known.places = {} end
   local written, answer, places = false, new_answer(), known.places
   if (#known.release > 0 or known.settled) and known.generation == common.generation then
     if common.limits then

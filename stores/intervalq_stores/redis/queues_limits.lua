@@ -457,6 +457,29 @@ local function new_limits()
     end
   end
 
+  -- Move the next ticket to be granted to the soonest slot before its own in which the windows have room, and return
+  -- that and whether nothing delayed it. Nothing is changed if it would be later than `last`, or not sooner.
+  function limits.sooner(state, slot, notice, clock, last)
+    local cost, twin, behind = slot[3] or 1, limits.copy(), {}
+    twin.give_back(state, slot)
+    for n, limit in ipairs(twin) do
+      local ahead, known = limit.ahead, end_of_cell(limit, state.current_due)
+      limit.ahead = only(ahead, 2, function(stop) return stop <= known end)
+      behind[n] = limit.ahead == ahead and {} or only(ahead, 2, function(stop) return stop > known end)
+    end
+    local free = state.current_due + state.interval
+    local due = math.max(free, clock + math.max(0, notice - tolerance(state)) - credit(state))
+    local dues, _, has_room = twin.fit(state, {}, { slot }, { cost }, 1, due, clock)
+    due = dues[1]
+    if not due or due > last or due >= slot[2] then return end
+    for n, limit in ipairs(twin) do
+      for i = 1, #behind[n], 2 do put(limit.ahead, behind[n][i], behind[n][i + 1]) end
+    end
+    if slot[1] == state.ticket then state.due = due + (cost - 1) * state.interval end
+    state.limits = twin
+    return due, free <= clock and has_room
+  end
+
   function limits.heal(state, mark)
     for _, limit in ipairs(limits) do
       local lost = limit.unit == STARTS and math.min(limit.most, mark[1] - state.ticket) or limit.most

@@ -178,6 +178,19 @@ end
 $$;
 
 
+-- intervalq._may_come_sooner: whether this slot is too far ahead, of the next ticket to be granted, and can move.
+create or replace function intervalq._may_come_sooner(r intervalq.queues, slot jsonb, command jsonb, now bigint)
+returns boolean
+language sql immutable
+return coalesce(
+    r.limits is not null and r.auto is null and r.held_since is null
+    and (command ->> 'reach')::bigint >= 0 and not command ? 'apart'  -- not of a key under a common rate
+    and (slot ->> 0)::bigint = greatest(r.current, r.revoked_through) + 1 and (slot ->> 0)::bigint <= r.ticket
+    and (slot ->> 1)::bigint > intervalq._clock(r, now) + (command ->> 'ahead')::bigint,
+    false
+);
+
+
 -- intervalq._advance: `rules.Advance`.
 create or replace function intervalq._advance(a intervalq._answer, command jsonb, now bigint)
 returns intervalq._answer
@@ -197,6 +210,14 @@ begin
     if reported > 0 and reported >= (a.state).error then
         a.state.error := reported;
         a.state.error_until := now + 60000000;
+    end if;
+    if known and take = 0 and jsonb_array_length(command -> 'slots') = 1
+        and intervalq._may_come_sooner(a.state, command -> 'slots' -> 0, command, now)
+    then
+        a := intervalq._sooner(a, command -> 'slots' -> 0, command, now);
+        if a.count > 0 then
+            return a;
+        end if;
     end if;
     if command -> 'slots' <> '[]' then
         a := intervalq._use(a, command, now, known);

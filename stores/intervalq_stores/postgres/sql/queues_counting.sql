@@ -484,3 +484,61 @@ begin
     return a;
 end
 $$;
+
+
+-- intervalq._sooner: the answer after the next ticket to be granted, whose slot is too far ahead, was granted in the
+-- soonest slot before its own in which the windows have room; the same answer if that is too far ahead, too. See
+-- `rules.Advance.ahead`.
+--   slot: [ticket, due, cost, units...]
+create or replace function intervalq._sooner(a intervalq._answer, slot jsonb, command jsonb, now bigint)
+returns intervalq._answer
+language plpgsql immutable
+as $$
+declare
+    r intervalq.queues := a.state;
+    counted constant intervalq.queues := intervalq._uncount(r, slot);
+    before intervalq.queues := intervalq._uncount_behind(counted);
+    clock constant bigint := intervalq._clock(r, now);
+    free constant bigint := r.current_due + r.interval;
+    notice constant bigint := greatest(0, (command ->> 'notice')::bigint - intervalq._tolerance(r));
+    cost constant bigint := coalesce((slot ->> 2)::bigint, 1);
+    taken constant bigint[] := intervalq._taken_by(r, slot);
+    found constant bigint[] := intervalq._fit(
+        before, array[cost], taken, 1, greatest(free, clock + notice - intervalq._credit(r)), clock, null
+    );
+    ends constant bigint := found[2] + (cost - 1) * r.interval;
+begin
+    if found[2] is null or found[2] > clock + (command ->> 'ahead')::bigint or found[2] >= (slot ->> 1)::bigint then
+        return a;
+    end if;
+    before := intervalq._count(before, found[2:2], taken);
+    for k in 1 .. cardinality(r.limits) loop
+        before.limits[k].ahead := intervalq._put(
+            (before.limits[k]).ahead,
+            array(
+                select x.number
+                from generate_series(1, cardinality((counted.limits[k]).ahead), 2) as i,
+                    lateral (values (1, (counted.limits[k]).ahead[i]), (2, (counted.limits[k]).ahead[i + 1]))
+                        as x (n, number)
+                where (counted.limits[k]).ahead[i]
+                    > intervalq._cell_end(r.current_due, intervalq._cell(r.limits[k]))
+                order by i, x.n
+            )
+        );
+    end loop;
+    if (slot ->> 0)::bigint = r.ticket then
+        before.due := ends;
+    end if;
+    a.state := before;
+    a.first := array[(slot ->> 0)::bigint, found[2], cost];
+    a.count := 1;
+    a.begun := 1;
+    a.dues := found[2:2];
+    a.units := jsonb_build_array(slot - 0 - 0 - 0);
+    a.costs := case when cost > 1 then array[cost] else '{}' end;
+    a.at_once := free <= clock and found[1] <= clock;
+    a.state := intervalq._grant(before, a.first[1], ends, now, (command ->> 'lease')::bigint);
+    a.state.revoked_through := greatest((a.state).revoked_through, a.first[1]);
+    return a;
+end
+$$;

@@ -576,6 +576,9 @@ begin
         delete from intervalq.queues q where q.name = queue;
         k.own := intervalq._no_answer(null, now);
     elsif op = 'advance' then
+        if r.name is null or command ->> 'generation' is distinct from r.generation then
+            known := jsonb_set(known, '{places}', '[]');  -- they belong to tickets of another record of the key
+        end if;
         k := intervalq._advance_keyed(r, common, queue, command, known, now);
     else
         k.own := intervalq._done(r, queue, command, now);

@@ -1,0 +1,310 @@
+"""Slots that wait for a window come sooner if jobs took less, in whichever processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from intervalq import IntervalQueue
+from intervalq._spec import standing, windows
+from intervalq.rules import (
+    STARTS,
+    Advance,
+    Answer,
+    HighWaterMark,
+    Hold,
+    Limit,
+    Reclaim,
+    Resume,
+    Settings,
+    Settled,
+    Slot,
+    State,
+    Units,
+)
+from rule_steps import do
+from test_limits import MINUTE, Server
+from virtual_store import FarStore, gather, in_virtual_time
+from window_oracle import Run
+
+SECOND = 1_000_000
+T0 = 64 * 15_625_000 * SECOND
+TOKENS = Limit(100, 64 * SECOND, "tokens")
+"""A cell is a second."""
+SETTINGS = Settings(interval=SECOND, limits=(TOKENS,))
+
+
+def step(state: State | None, now: int, **fields: Any) -> tuple[State, Answer]:
+    return do(state, Advance(settings=SETTINGS, nonce="g", generation="g", **fields), T0 + now)
+
+
+def several(*units: int, now: int = 0) -> tuple[State, tuple[Slot, ...]]:
+    """A new record with tickets; those whose slots come at once are granted."""
+    taken: tuple[Units, ...] = tuple((some,) for some in units)
+    state, answer = do(
+        None, Advance(settings=SETTINGS, nonce="g", take=len(units), units=taken, reach=30 * SECOND), T0 + now
+    )
+    return state, answer.taken
+
+
+def settled(state: State, slot: Slot, now: int, more: int) -> State:
+    return step(state, now, settled=(Settled(slot.due, state.lag, (more,)),))[0]
+
+
+def ask(state: State, slot: Slot, now: int, **fields: Any) -> tuple[State, Answer]:
+    return step(state, now, slots=(slot,), **{"ahead": SECOND, **fields})
+
+
+def counted(state: State) -> list[tuple[int, int]]:
+    """The cells that count, in seconds."""
+    (use,) = state.usage
+    return [((cell[0] - T0) // SECOND, cell[1]) for cell in sorted([*use.used, *use.ahead])]
+
+
+def test_the_next_ticket_is_granted_as_soon_as_there_is_room() -> None:
+    state, slots = several(90, 90, 90)
+    assert [(slot.due - T0) // SECOND for slot in slots] == [0, 65, 130]
+    assert ask(state, slots[1], 2 * SECOND)[1].count == 0, "there is no room yet"
+    state = settled(state, slots[0], 2 * SECOND, -85)
+    assert ask(state, slots[2], 2 * SECOND)[1].count == 0, "it is not the next one"
+    state, answer = ask(state, slots[1], 2 * SECOND)
+    (moved,) = answer.taken
+    assert (moved, answer.begun, answer.granted, answer.missed) == (
+        Slot(2, T0 + 2 * SECOND, 1, (90,)),
+        1,
+        (),
+        (),
+    )
+    assert answer.at_once
+    assert (state.ticket, state.current, state.current_due, state.due) == (3, 2, moved.due, slots[2].due)
+    assert counted(state) == [(1, 5), (3, 90), (131, 90)]
+    state = settled(state, moved, 3 * SECOND, -85)
+    state, answer = ask(state, slots[2], 3 * SECOND)
+    assert (answer.taken, state.due) == ((Slot(3, T0 + 3 * SECOND, 1, (90,)),), T0 + 3 * SECOND)
+    assert counted(state) == [(1, 5), (3, 5), (4, 90)]
+    assert step(state, 3 * SECOND, take=1, units=((1,),))[1].taken[0].due == T0 + 65_100_000
+
+
+def test_it_comes_an_interval_behind_the_last_granted_slot_and_not_too_far_ahead() -> None:
+    state, slots = several(40, 40, 40)
+    state = settled(state, slots[0], SECOND, -40)
+    assert ask(state, slots[2], SECOND, ahead=SECOND - 1)[1].count == 0
+    _, answer = ask(state, slots[2], SECOND)
+    assert answer.taken[0].due == slots[1].due + SECOND
+    assert not answer.at_once
+
+
+@pytest.mark.parametrize("fields", [{"take": 1}, {"ahead": None}, {"generation": "other"}])
+def test_only_a_request_for_it_moves_a_slot(fields: dict[str, Any]) -> None:
+    state, slots = several(90, 90)
+    state = settled(state, slots[0], 2 * SECOND, -80)
+    command = Advance(**{"slots": slots[1:], "ahead": SECOND, "generation": "g", **fields})
+    after, answer = do(state, command, T0 + 2 * SECOND)
+    assert slots[1].ticket not in [slot.ticket for slot in answer.taken[: answer.begun]]
+    assert after.current_due in (slots[0].due, slots[1].due)
+
+
+def test_a_held_queue_moves_none() -> None:
+    state, slots = several(90, 90)
+    state = settled(state, slots[0], 2 * SECOND, -80)
+    state, _ = do(state, Hold(length=10 * SECOND), T0 + 2 * SECOND)
+    assert ask(state, slots[1], 3 * SECOND)[1].count == 0
+    state, _ = do(state, Resume(), T0 + 4 * SECOND)
+    assert ask(state, slots[1], 4 * SECOND)[1].count == 1
+
+
+@pytest.mark.parametrize("among", ["last", "others behind it"])
+def test_without_an_answer_the_slot_where_it_was_is_gone(among: str) -> None:
+    """A copy of the request, or the next one, gets another ticket; nobody else's slot is too close to it."""
+    state, slots = several(90, 90, *([] if among == "last" else [5]))
+    state = settled(state, slots[0], 2 * SECOND, -80)
+    state, answer = ask(state, slots[1], 2 * SECOND)
+    assert answer.count == 1
+    for now in (2, 66):
+        after, answer = ask(state, slots[1], now * SECOND)
+        assert (answer.granted, answer.missed) == ((), (2,))
+        assert answer.taken[0].ticket == len(slots) + 1
+        assert answer.taken[0].due > state.due
+        assert after.ticket == len(slots) + 1
+
+
+def test_a_leased_slot_is_not_granted_where_it_was() -> None:
+    settings = replace(SETTINGS, max_running=2)
+    state, answer = do(
+        None, Advance(settings=settings, nonce="g", take=2, units=((90,), (90,)), reach=0, lease=SECOND), T0
+    )
+    slots = answer.taken
+    report = Advance(generation="g", settled=(Settled(T0, state.lag, (-80,)),))
+    state, _ = do(state, report, T0 + 2)
+    asking = Advance(generation="g", slots=slots[1:], ahead=SECOND, lease=10 * SECOND, notice=SECOND)
+    state, answer = do(state, asking, T0 + 2)
+    assert answer.begun == 1
+    assert state.held_since is not None
+    _, again = do(state, asking, T0 + 3)
+    assert (again.granted, again.missed, again.count) == ((), (), 0)
+
+
+def test_revoked_and_unknown_tickets_stay_out() -> None:
+    state, slots = several(90, 90)
+    state, _ = do(settled(state, slots[0], 2 * SECOND, -80), Reclaim(), T0 + 2 * SECOND)
+    assert ask(state, slots[1], 2 * SECOND)[1].missed == (2,)
+    assert ask(state, slots[1]._replace(ticket=3), 2 * SECOND)[1].missed == (3,)
+
+
+def test_a_ticket_that_lost_writes_bring_back_is_counted() -> None:
+    """The record has lost the second ticket, and what it took."""
+    state, slots = several(90)
+    lost = Slot(2, slots[0].due + 65 * SECOND, 1, (90,))
+    mark = HighWaterMark(2, lost.due, 0)
+    state, answer = ask(state, lost, 2 * SECOND, high_water_mark=mark)
+    assert answer.healed
+    assert answer.count == 0
+
+
+# --- processes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "until", "calls"), [(0.05, 8, 70), (2, 24, 120)])
+@in_virtual_time
+async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_will_not_take(
+    length: float, until: float, calls: int
+) -> None:
+    """By the estimates, the last of twelve jobs would wait for three minutes."""
+    server, behind = Server(), FarStore().behind
+    stores = [FarStore(behind, delay=0.002, seed=seed) for seed in range(12)]
+    queues = [IntervalQueue("llm", store=store, rate="5/s", limits=["5_000 tokens/min"]) for store in stores]
+    order: list[int] = []
+
+    async def job(number: int) -> None:
+        await anyio.sleep(0.01 * number)
+        async with queues[number].slot(cost={"tokens": 1_500}) as slot:
+            order.append(number)
+            server.sees(200)
+            await anyio.sleep(length)
+            slot.settle(tokens=200)
+
+    before = anyio.current_time()
+    await gather(*[partial(job, number) for number in range(12)])
+    assert anyio.current_time() - before < until
+    assert order == [*range(12)], "they begin in the order in which they came"
+    assert sum(len(store.calls) for store in stores) <= calls
+    for queue in queues:
+        await queue.close()
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.03])
+@in_virtual_time
+async def test_no_window_of_what_jobs_may_take_is_over(lost: float) -> None:
+    """A server that counts estimates until they are settled, as real APIs do, refuses nobody."""
+    behind, most = FarStore().behind, 20_000
+    stores = [FarStore(behind, delay=0.002, seed=seed) for seed in range(4)]
+    for store in stores:
+        store.loses_answers = lost
+    queues = [
+        IntervalQueue("llm", store=store, rate="20/s", limits=[f"{most} tokens/10s"]) for store in stores
+    ]
+    counts: list[list[float]] = []
+    until, peak = anyio.current_time() + 2 * MINUTE, 0.0
+
+    async def caller(queue: IntervalQueue, seed: int) -> None:
+        nonlocal peak
+        draw = Random(seed)
+        while anyio.current_time() < until:
+            estimate = draw.randint(1_000, 6_000)
+            async with queue.slot(cost={"tokens": estimate}) as slot:
+                at = anyio.current_time()
+                mine = [at, estimate]
+                counts.append(mine)
+                peak = max(peak, sum(units for then, units in counts if then > at - 10))
+                await anyio.sleep(draw.uniform(0.05, 3))
+                mine[1] = draw.randint(100, estimate // 3)
+                slot.settle(tokens=int(mine[1]))
+
+    await gather(*(partial(caller, queue, 10 * n + m) for n, queue in enumerate(queues) for m in range(3)))
+    for store, queue in zip(stores, queues, strict=True):
+        store.loses_answers = 0
+        await queue.close()
+    assert peak <= most
+    assert lost or len(counts) >= 150, "79, if slots stayed where they are"
+
+
+# --- the judge --------------------------------------------------------------------------------------
+
+
+class Settling(Run):
+    """Jobs of several shards take much less than their tickets, whose slots wait for a window."""
+
+    def _settings(self) -> Settings:
+        pick = self.random.choice
+        tokens = Limit(pick((10, 30, 100)), pick((SECOND, 4 * SECOND)), "tokens")
+        starts = Limit(pick((5, 20)), pick((SECOND // 2, 2 * SECOND)))
+        limits = pick(((tokens,), (tokens, starts), (starts, tokens)))
+        return Settings(pick((1_000, 50_000)), 1, pick((0, 0, 0, 2)), 0, False, limits)
+
+    def _took(self, taken: Units) -> Units:
+        pairs = zip(self.settings.limits, taken, strict=True)
+        return tuple([units if limit.unit == STARTS else units // 10 for limit, units in pairs])
+
+    def step(self) -> None:
+        shard = self.random.randrange(len(self.tickets))
+        kind = self.random.random()
+        if kind < 0.01:
+            self._other(shard)
+        elif kind < 0.03:
+            self._apply(Resume())
+        elif self.granted[shard] and kind < 0.7:
+            self._begin(shard)
+        elif len(self.tickets[shard]) < 2:
+            self._advance(shard, take=1, units=(self._units(),))
+        else:
+            self._ask(shard)
+
+    def pass_time(self) -> None:
+        ahead = [each.opens for own in self.granted for each in own[:1] if each.opens > self.now]
+        if ahead and self.random.random() < 0.7:
+            self.now = min(ahead)
+        elif not any(self.granted):
+            self.now += self.random.choice((0, 1_000, 20_000))
+
+
+def settling(seed: int) -> Run:
+    made = Settling(seed)
+    for _ in range(300):
+        made.step()
+        made.pass_time()
+    return made
+
+
+def test_slots_come_sooner_in_random_runs() -> None:
+    """`window_oracle` does many more runs."""
+    runs = [settling(seed) for seed in range(60)]
+    assert sum(each.moved for each in runs) > 60
+    assert [line for each in runs for line in each.over()] == []
+
+
+def not_counted(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
+    """The units of the ticket aren't counted where it is now."""
+    found = _SOONER(state, slot, clock, notice)
+    return None if found is None else (windows.give_back(found[0], slot._replace(due=found[1])), *found[1:])
+
+
+def without_windows(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
+    """Windows have room as if no job had begun."""
+    empty = replace(state, usage=tuple(use._replace(used=()) for use in state.usage))
+    found = _SOONER(empty, slot, clock, notice)
+    return None if found is None else (replace(found[0], usage=state.usage), *found[1:])
+
+
+_SOONER = standing.sooner
+
+
+@pytest.mark.parametrize("bug", [not_counted, without_windows])
+def test_the_judge_finds_bugs(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "sooner", bug)
+    assert any(settling(seed).over() for seed in range(30))
