@@ -125,8 +125,8 @@ async def test_who_waits_for_outcomes_is_told_of_its_own_and_asks_only_then(
                         waiters.start_soon(wait, await tasks.insert(queue, number, keep="1h"), number)
                     group.start_soon(workers.run)
                 group.cancel_scope.cancel()
-        # Does the task exist, also once we listen? After the notification: is it gone, and what did it leave? Of one
-        # that ended before we looked while listening, the second question has the last one's answer.
+        # Does the task exist, also once we listen? After the notification: is it gone, and what did it leave?
+        # Of one that ended before we looked while listening, the second question has the last one's answer.
         assert sorted(listening) == sorted(asked)
         assert set(asked.values()) <= {3, 4}
         if kind == "postgres":
