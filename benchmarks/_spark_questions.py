@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +22,8 @@ from intervalq import IntervalQueue
 from spark.stand_in import Policy, SparkApi
 
 Row = dict[str, Any]
+
+_LOOP = Path(__file__).parent / "_spark_loop.py"
 
 
 def _name() -> str:
@@ -33,42 +38,59 @@ def _timed(row: Row, name: str = "s") -> Iterator[None]:
 
 
 def pace(options: Namespace) -> Iterator[Row]:
-    """4 tasks on 2 executors, 100 starts a second: the rate, the gaps, and how long a job begins and ends."""
+    """2 executors, 150 ms a call: the rate, the gaps and the longest pause, beside a plain loop's in one process.
+
+    The first run of each kind is cold: its Python workers start, and import what they need.
+    """
     from intervalq.spark import paced
 
-    rows = 40 if options.quick else 500
-    master = "local[4]" if options.quick else "local-cluster[2,2,700]"
-    with store_of("redis") as store, SparkApi(latency=0.15) as api, session(master) as spark:
-        call = caller(api.url)
-        for _ in range(2):  # starts the Python workers, which import what they need
-            spark.range(0, 16, 1, 4).transform(paced(call, "y long", queue=None, ledger=None)).collect()
-        for run in range(options.runs):
-            before = api.count
-            queue, name = IntervalQueue(_name(), rate="100/s", store=store), _name()
-            frame = spark.range(0, rows, 1, 4).transform(
-                paced(call, "y long", queue=queue, key="id", run=name)
-            )
-            row: Row = {"question": "pace", "run": run, "rows": rows}
-            asked = api.clock()
-            got = frame.collect()
-            over = api.clock()
-            calls = api.calls[before:]
-            at = sorted(one.at for one in calls)
-            gaps = sorted((b - a) * 100 for a, b in pairwise(at))
-            answered = max(one.answered or 0.0 for one in calls)
-            starts = sorted(one._iq.started for one in got)
-            start_gaps = [(b - a) * 100 for a, b in pairwise(starts)]
-            yield row | {
-                "calls": len(calls),
-                "processes": len({one._iq.pid for one in got}),
-                "rate": (len(at) - 1) / (at[-1] - at[0]) / 100,
-                "under": sum(gap < 0.9 for gap in gaps) / len(gaps),
-                "least": gaps[0],
-                "start_least": min(start_gaps),
-                "start_under": sum(gap < 0.9 for gap in start_gaps) / len(start_gaps),
-                "first_s": at[0] - asked,
-                "last_s": over - answered,
-            }
+    seconds = 1 if options.quick else 10
+    master = "local[4]" if options.quick else "local-cluster[2,8,900]"
+    kinds = [(100, 4)] if options.quick else [(100, 4), (300, 4), (300, 16)]
+    for rate, tasks in kinds:
+        rows = rate * seconds
+        with store_of("redis") as store, SparkApi(latency=0.15) as api, session(master) as spark:
+            call = caller(api.url)
+            for run in range(options.runs):
+                row: Row = {"question": "pace", "run": run, "tasks": tasks, "per_s": rate, "rows": rows}
+                before, asked = api.count, api.clock()
+                subprocess.run([sys.executable, str(_LOOP), api.url, str(rate), str(rows)], check=True)
+                yield row | {"name": "plain loop", "tasks": None} | _paced(api, before, asked, rate)
+                queue, name = IntervalQueue(_name(), rate=f"{rate}/s", store=store), _name()
+                frame = spark.range(0, rows, 1, tasks).transform(
+                    paced(call, "y long", queue=queue, key="id", run=name)
+                )
+                before, asked = api.count, api.clock()
+                got = frame.collect()
+                starts = sorted(one._iq.started for one in got)
+                start_gaps = [(b - a) * rate for a, b in pairwise(starts)]
+                yield (
+                    row
+                    | _paced(api, before, asked, rate)
+                    | {
+                        "name": "paced" if run else "paced, cold",
+                        "processes": len({one._iq.pid for one in got}),
+                        "start_least": min(start_gaps),
+                        "start_under": sum(gap < 0.9 for gap in start_gaps) / len(start_gaps),
+                    }
+                )
+
+
+def _paced(api: SparkApi, before: int, asked: float, rate: float) -> Row:
+    """What the stand-in saw since it had had `before` calls."""
+    over = api.clock()
+    calls = api.calls[before:]
+    at = sorted(one.at for one in calls)
+    gaps = sorted(b - a for a, b in pairwise(at))
+    return {
+        "calls": len(calls),
+        "rate": (len(at) - 1) / (at[-1] - at[0]) / rate,
+        "under": sum(gap * rate < 0.9 for gap in gaps) / len(gaps),
+        "least": gaps[0] * rate,
+        "pause_s": gaps[-1],
+        "first_s": at[0] - asked,
+        "last_s": over - max(one.answered or 0.0 for one in calls),
+    }
 
 
 def limits(options: Namespace) -> Iterator[Row]:

@@ -22,6 +22,9 @@ from _table import Column, table
 
 COLUMNS = {
     "pace": [
+        Column("", "name"),
+        Column("starts/s", "per_s", "{:.0f}"),
+        Column("tasks", "tasks", "{:.0f}"),
         Column("run", "run", "{:.0f}"),
         Column("rows", "rows", "{:.0f}"),
         Column("calls", "calls", "{:.0f}"),
@@ -29,6 +32,7 @@ COLUMNS = {
         Column("rate of the possible", "rate", "{:.3f}"),
         Column("arrivals under 0.9 I", "under", "{:.1%}"),
         Column("least / I", "least", "{:.2f}"),
+        Column("longest pause (s)", "pause_s", "{:.2f}"),
         Column("starts under 0.9 I", "start_under", "{:.1%}"),
         Column("least / I", "start_least", "{:.2f}"),
         Column("first call after (s)", "first_s", "{:.2f}"),

@@ -83,6 +83,15 @@ class JavaNotFound(IntervalqError, RuntimeError):
         )
 
 
+class PySparkTooOld(IntervalqError, RuntimeError):
+    """The PySpark that is installed lacks something which this part of intervalq needs."""
+
+    def __init__(self, what: str, least: str, found: str) -> None:
+        self.least = least
+        """The oldest version that has it."""
+        super().__init__(f"{what} needs PySpark {least} or newer, and this is {found}: upgrade Spark")
+
+
 # --- queues -----------------------------------------------------------------------------------------
 
 

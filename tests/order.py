@@ -13,10 +13,12 @@ SPARK: Final = (
     "spark/test_pipeline.py",
     "spark/test_calls_on_a_cluster.py",
     "spark/test_audit.py",
+    "spark/test_audit_clocks.py",
     "spark/test_paced.py",
     "spark/test_clusters.py",
     "spark/test_source.py",
     "spark/test_session.py",
+    "spark/test_versions.py",
     "spark/test_pipeline_answers.py",
     "spark/test_task_mode.py",
 )

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from intervalq.pipeline._spec import Spec
 from intervalq.pipeline._watch import Watch
 from intervalq.spark._answers.fit import Unfit, fitter
 from intervalq.spark._answers.kept import IN_FILE, file_of, read_answer
+from intervalq.spark._compat import arrow_schema, struct_of
 
 R = TypeVar("R")
 
@@ -108,11 +109,7 @@ class Guard:
 
     def forget_unfit(self, schema: str) -> None:
         """Remove rows whose answer doesn't fit this schema, as DDL, so that this run calls them."""
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - takes a moment
-        from pyspark.sql.types import StructType  # noqa: PLC0415
-
-        given = cast("StructType", StructType.fromDDL(schema))
-        fit = fitter(pa.struct(list(to_arrow_schema(given, timezone="UTC"))))
+        fit = fitter(pa.struct(list(arrow_schema(struct_of(schema)))))
 
         def is_unfit(row: LedgerRow) -> bool:
             if row.state != "failed" or "answer" not in row.value:

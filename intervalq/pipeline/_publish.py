@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from intervalq.pipeline._reasons import reasons_in
 from intervalq.pipeline._requests import PRINT, REASON
 from intervalq.pipeline._watch import Published
+from intervalq.spark._compat import struct_of
 from intervalq.spark._paced.trial import UNFIT
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def publish(spark: SparkSession, spec: Spec, layout: Layout, one: Pass, interval
         starts = _starts(spec.queue.name, log, interval)
         write_table(_numbered(starts, layout, one), layout.log)
     if published.failed or published.rejected:
-        gives = set(cast("StructType", StructType.fromDDL(spec.call.schema)).fieldNames())
+        gives = set(struct_of(spec.call.schema).fieldNames())
         write_table(_rejects(spec, rows, [name for name in own if name not in gives]), layout.rejects)
     return published
 

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from intervalq.errors import InvalidOption, QueueNotFound, StoreUnavailable, TooManyFailures
 from intervalq.pipeline._function import Function
@@ -24,6 +23,7 @@ from intervalq.pipeline._publish import publish
 from intervalq.pipeline._reasons import Sample
 from intervalq.pipeline._requests import PRINT, REASON, Requests, first_line, requests, tally
 from intervalq.pipeline._watch import Looks, Outcome, Published, Watch
+from intervalq.spark._compat import struct_of
 from intervalq.spark._paced.paced import paced
 from intervalq.spark._paced.progress import progress, seen
 
@@ -161,7 +161,7 @@ class _Run:
     def _check_schema(self) -> None:
         call = f"{self._spec.file.name}: [call] schema = {self._spec.call.schema!r}"
         try:
-            given = cast("StructType", StructType.fromDDL(self._spec.call.schema))
+            given = struct_of(self._spec.call.schema)
         except Exception as error:  # noqa: BLE001 - errors of Spark's parser, and of Connect
             raise InvalidOption(
                 f'{call} is not valid DDL such as "status int, body string": {first_line(error)}'
@@ -178,11 +178,17 @@ class _Run:
     def _pace(self) -> float:
         """Seconds between two starts; asks the queue, so that a mismatch is reported before anything runs."""
         try:
-            return seen(self._spec.queue).interval
+            state = seen(self._spec.queue)
         except QueueNotFound:
             if self._spec.interval is None:
                 raise
             return self._spec.interval
+        if not state.has_pace:
+            raise InvalidOption(
+                f"{self._spec.file.name}: [queue] {self._spec.queue.name} has only limits, and starts are "
+                "audited by a pace: choose a queue that has one, or give rate or interval"
+            )
+        return state.interval
 
     def _recover(self, guard: Guard) -> int:
         """Complete passes of earlier runs; returns how many were interrupted, and have to be repeated."""

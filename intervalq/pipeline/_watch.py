@@ -27,7 +27,7 @@ class Look:
     used: int
     """Slots of the queue that were used since the first look, including those of others who share it."""
     possible: int
-    """All slots in this time."""
+    """All slots in this time; 0: the queue has no interval."""
     rate: float
     """Starts a second, recently."""
     left: float | None
@@ -76,7 +76,7 @@ class Looks:
             in_flight=in_flight,
             waiting=max(0, missing - in_flight),
             used=now.starts - self.first.starts,
-            possible=int((now.at - self.first.at) / now.interval),
+            possible=int((now.at - self.first.at) / now.interval) if now.interval else 0,
             rate=rate,
             left=missing / rate if rate else None,
             is_held=now.is_held,

@@ -143,7 +143,7 @@ def test_which_java_spark_will_use(intervalq: CommandLine) -> None:
     ("installed", "message"),
     [
         ({}, None),
-        ({"pyspark": "4.0.1", "pyarrow": "26", "pandas": "2"}, "pyspark 4.0.1 is older than 4.1"),
+        ({"pyspark": "3.4.4", "pyarrow": "26", "pandas": "2"}, "pyspark 3.4.4 is older than 3.5"),
         ({"pyspark": "4.1.0", "pyarrow": "26"}, "pyspark 4.1.0 does not work without pandas: pip install"),
         ({"pyspark": "4.10.0"}, "pyspark 4.10.0 does not work without pyarrow and pandas: pip install"),
         (

@@ -19,12 +19,14 @@ _QUIET: Final = (
 )
 
 
-def options(folder: Path) -> str:
-    """The options of the tests' JVMs, with the archive in `folder`, which is made if needed.
+def options(folder: Path | None) -> str:
+    """The options of the tests' JVMs, with the archive in `folder`, which is made if needed (None: without).
 
     Several processes may call this at once: one makes the archive, which takes as long as two starts of
     Spark, and the others wait. Without it (if a Java can't make one) everything works, slowly.
     """
+    if folder is None:
+        return f"{FAST} {_QUIET}"
     archive = folder / f"classes-{_key()}.jsa"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -30,7 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def java_options(request: pytest.FixtureRequest) -> str:
     """Options of all JVMs of these tests, which make them start quickly; sets JAVA_HOME for all of them."""
     java_home()
-    return archive.options(request.config.cache.mkdir("spark"))
+    cache: pytest.Cache | None = getattr(request.config, "cache", None)  # it may be switched off
+    return archive.options(None if cache is None else cache.mkdir("spark"))
 
 
 @pytest.fixture(scope="session")

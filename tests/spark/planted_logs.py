@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Row = dict[str, Any]
 
@@ -21,6 +24,13 @@ NOW = FIRST + 100_000
 COUNT = 300
 MAX_RUNNING = 2
 GRACE = 2 * INTERVAL
+
+
+def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
+    """Rows as a DataFrame."""
+    names = [field.split()[0] for field in DDL.split(", ")]
+    values = [tuple(row[name] for name in names) for row in rows]
+    return spark.createDataFrame(values, DDL, verifySchema=False)
 
 
 def start(queue: str, number: int) -> Row:
@@ -142,6 +152,11 @@ def _attempt_order(rows: list[Row]) -> None:
     rows[20] |= {"key": rows[25]["key"], "attempt": 2}
 
 
+def _attempt_overlap(rows: list[Row]) -> None:
+    """The second attempt at row 80's key begins while the first one runs."""
+    rows[80]["ended"] = rows[85]["started"] + INTERVAL
+
+
 def _cool_down_broken(rows: list[Row]) -> None:
     rows[60] |= {"refused": True, "retry_after": 5 * INTERVAL}
 
@@ -201,6 +216,7 @@ FAULTS: dict[str, tuple[Callable[[list[Row]], Any], int]] = {
     "key_twice": (_key_twice, 1),
     "attempt_skipped": (_set(20, attempt=2), 1),
     "attempt_order": (_attempt_order, 1),
+    "attempt_overlap": (_attempt_overlap, 1),
     "cool_down_broken": (_cool_down_broken, 3),
     "over_max_running": (_over_max_running, 1),
     "tickets_unused": (_tickets_unused, 11),

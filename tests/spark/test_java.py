@@ -119,6 +119,19 @@ def test_what_is_wrong_with_each(monkeypatch: pytest.MonkeyPatch, nothing: Path,
     assert (again.looked, again.oldest, str(again)) == (raised.value.looked, 17, str(raised.value))
 
 
+def test_old_spark_needs_an_older_java(monkeypatch: pytest.MonkeyPatch, nothing: Path) -> None:
+    named(monkeypatch, nothing, "25")
+    usable = on_path(monkeypatch, nothing, "21")
+    assert java_home().version == 25
+    monkeypatch.setattr(_java, "_KNOWN", {})
+    monkeypatch.setattr(_java, "release", lambda: (4, 0))
+    assert java_home().home == usable
+    monkeypatch.setattr(_java, "_NEWEST", 20)
+    monkeypatch.setattr(_java, "_KNOWN", {})
+    with pytest.raises(JavaNotFound, match=r"it is Java 21, and PySpark 4\.0 needs 20 or older"):
+        java_home()
+
+
 def test_one_that_hangs(monkeypatch: pytest.MonkeyPatch, nothing: Path) -> None:
     named(monkeypatch, nothing, "while :; do read -r _ || exec /bin/sleep 1000; done")
     monkeypatch.setattr(_java, "_WITHIN", 0.05)

@@ -179,9 +179,13 @@ def test_the_plan(spark: SparkSession, frame: DataFrame, store: str) -> None:
     assert "you need 4 tasks, not 40" in str(found)
     assert plan(frame, queue, latency="10ms").warnings == ()
     (warning,) = plan(frame, queue, latency=10, concurrency=10).warnings
-    assert "2 tasks keep too few calls in flight: use df.repartition(100)" in warning
+    assert "2 tasks keep too few calls in flight: use df.repartition(101)" in warning
+    assert plan(frame, IntervalQueue("fast", rate="5000/s", store=store), latency=0).tasks_needed == 5
     limited = IntervalQueue("l", rate="100/s", limits=["5/s", "9 tokens/hour"], store=store)
     assert plan(frame, limited, latency=1).rate == 5
+    tokens = plan(frame, IntervalQueue("t", limits=["9 tokens/hour"], store=store), latency=1)
+    assert (tokens.rate, tokens.in_flight, tokens.seconds, tokens.warnings) == (None, None, None, ())
+    assert "no interval, only limits" in str(tokens)
     with pytest.raises(InvalidOption, match="has no interval"):
         plan(frame, IntervalQueue("unknown", store=store), latency=1)
     with pytest.raises(QueueNotFound):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,6 +22,8 @@ from intervalq.errors import (
 )
 from intervalq.spark import CallContext
 from spark.stages import Calls, batches, made, outs, paced_here, staged, summary
+
+TESTS = Path(__file__).parent.parent
 
 
 def test_rows_get_what_the_function_gives_beside_what_they_had() -> None:
@@ -50,6 +56,38 @@ def test_a_plain_function_runs_in_threads_and_at_most_so_many() -> None:
 
     assert outs(list(staged(plain, batches(range(11)), concurrency=2))) == made(range(11))
     assert most == 2
+
+
+IMPORTS = """
+import sys
+import pyarrow as pa
+from intervalq import IntervalQueue
+from spark.stages import staged
+
+seen = set()
+
+async def fetch(row, ctx):
+    seen.update(sys.modules if not seen else ())
+    return {"out": str(row["id"])}
+
+queue = IntervalQueue("q", rate="1000/s", store=sys.argv[1])
+batches = pa.ipc.open_stream(sys.argv[2])  # as Spark hands them over: making some imports what is in question
+assert len(list(staged(fetch, iter(batches), queue=queue, key="id", run="r", ledger="store"))) == 40
+print(*sorted(sys.modules.keys() - seen))
+"""
+
+
+def test_nothing_is_imported_once_a_task_holds_a_ticket(tmp_path: Path) -> None:
+    """It would delay the slots of all tasks: Arrow's first array imports pandas, for seconds."""
+    some = list(batches(range(40)))
+    with pa.ipc.new_stream(str(tmp_path / "rows"), some[0].schema) as file:
+        for batch in some:
+            file.write_batch(batch)
+    command = [sys.executable, "-c", IMPORTS, f"sqlite://{tmp_path}/state.db", str(tmp_path / "rows")]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(TESTS)}
+    )
+    assert (ran.stdout.split(), ran.returncode) == ([], 0), ran.stderr
 
 
 def test_nothing_comes_of_no_rows() -> None:

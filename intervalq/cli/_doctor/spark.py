@@ -7,10 +7,8 @@ from typing import Final
 
 from intervalq._show import escaped
 from intervalq.errors import JavaNotFound
+from intervalq.spark._compat import OLDEST
 from intervalq.spark._runtime.java import find_java
-
-_OLDEST: Final = (4, 1)
-"""The oldest PySpark that the extra `spark` allows."""
 
 _NEEDS: Final = ("pyarrow", "pandas")
 """Packages that it needs to move rows, and doesn't install by itself."""
@@ -22,8 +20,8 @@ def about_spark() -> dict[str, str] | None:
     if spark is None:
         return None
     remedy = "pip install 'intervalq[spark]'"
-    if tuple(int(part) for part in spark.split(".")[:2] if part.isdecimal()) < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
+    if tuple(int(part) for part in spark.split(".")[:2] if part.isdecimal()) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
         return _warning(f"pyspark {spark} is older than {oldest}, so intervalq.spark can't use it: {remedy}")
     missing = [name for name in _NEEDS if _version(name) is None]
     if missing:

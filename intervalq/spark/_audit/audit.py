@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -19,14 +19,12 @@ from intervalq.spark._audit.facts import (
     YEAR_2000,
     Bounds,
     Facts,
-    batches,
     first_look,
-    jumps,
-    offsets,
+    is_start,
+    placed,
     set_blocks,
     set_clocks,
     set_intervals,
-    starts_of,
 )
 from intervalq.spark._audit.keys import judge_keys
 from intervalq.spark._audit.kinds import KINDS, Example
@@ -35,6 +33,8 @@ from intervalq.spark._audit.order import judge_order
 from intervalq.spark._audit.result import Audit
 from intervalq.spark._audit.rows import judge_rows
 from intervalq.spark._audit.tally import Tally
+from intervalq.spark._audit.tickets import by_bin, out_of_order, used_again, without
+from intervalq.spark._compat import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -42,12 +42,16 @@ if TYPE_CHECKING:
 Duration = float | str | timedelta
 
 _BLOCK: Final = 1 << 20
-_PIECE: Final = 3_600.0
+_PIECE: Final = 60.0
+"""Seconds of a window in which clocks are judged; more, if there are very many hosts."""
 _PARTITION: Final = 1_500_000
 """Rows of a partition of a shuffle: they are sorted in memory, at about 100 bytes each."""
 _REACH: Final = 1_000
 _SURE: Final = frozenset({"queue", "key", "ticket", "due", "host", "shard", "attempt"})
 """Columns that count as missing if all their rows are null; others are null unless something happened."""
+_BY_KEY: Final = frozenset(
+    {"key_twice", "attempt_skipped", "attempt_order", "attempt_overlap", "replay_unknown"}
+)
 _STRICT: Final = ("gap_short", "slot_shared", "slots_close")
 
 
@@ -169,8 +173,7 @@ def _not_checked(facts: Facts, options: _Options, *, unique_keys: bool) -> dict[
     if options.burst > 1:
         reasons |= dict.fromkeys(_STRICT, "starts of a burst may come at once")
     if not unique_keys:
-        names = ("key_twice", "attempt_skipped", "attempt_order", "replay_unknown")
-        reasons |= dict.fromkeys(names, "unique_keys is False")
+        reasons |= dict.fromkeys(_BY_KEY, "unique_keys is False")
     return reasons
 
 
@@ -180,26 +183,55 @@ def _judge(spark: SparkSession, rows: DataFrame, tally: Tally, options: _Options
     reach = max(2, min(_REACH, math.ceil(1 / shortest)))
     set_blocks(facts, max(options.block, 2 * reach))
     partitions = max(2, math.ceil(facts.rows / _PARTITION))
-    starts = starts_of(spark, rows, facts, options.bounds, options.piece)
+    everything = placed(spark, rows, facts, options.bounds)
+    starts = everything.where(is_start())
     tally.rows(
-        batches(
-            judge_rows(starts, live, options.bounds, tolerance=options.allowed, burst=options.burst).toArrow()
-        )
+        rows_of(judge_rows(starts, live, options.bounds, tolerance=options.allowed, burst=options.burst))
     )
-    ordered = judge_order(
-        starts, live, tolerance=options.allowed, burst=options.burst, reach=reach, partitions=partitions
-    )
-    tally.order(batches(ordered.toArrow()), burst=options.burst, tolerance=options.tolerance)
+    _judge_order(spark, starts, tally, options, reach=reach, partitions=partitions)
     if facts.refusals and "cool_down_broken" in live:
-        tally.cool_downs(batches(cool_downs(starts, options.grace).toArrow()))
+        tally.found("cool_down_broken", rows_of(cool_downs(starts, options.grace)))
     if options.max_running is not None and "over_max_running" in live:
-        tally.running(batches(running(starts, options.max_running).toArrow()))
-    by_key = {"key_twice", "attempt_skipped", "attempt_order", "replay_unknown"} & live
+        tally.running(rows_of(running(starts, options.max_running)))
+    by_key = live & _BY_KEY
     if by_key:
         if not facts.replays:
             by_key -= {"replay_unknown"}
         attempts = facts.highest_attempt > 1 and "attempt_skipped" in by_key
-        tally.keys(judge_keys(rows, by_key, attempts=attempts, partitions=partitions))
+        tally.keys(
+            judge_keys(
+                everything, by_key, attempts=attempts, tolerance=options.allowed, partitions=partitions
+            )
+        )
+
+
+def _judge_order(
+    spark: SparkSession, starts: DataFrame, tally: Tally, options: _Options, *, reach: int, partitions: int
+) -> None:
+    """Judge the order of starts and slots; twice, if there are tickets that were used again."""
+    settings: dict[str, Any] = {"burst": options.burst, "tolerance": options.tolerance}
+
+    def ordered(rows: DataFrame) -> DataFrame:
+        return judge_order(
+            rows,
+            tally.live,
+            tolerance=options.allowed,
+            burst=options.burst,
+            reach=reach,
+            partitions=partitions,
+        ).persist()
+
+    found = ordered(starts)
+    restarts = out_of_order(found, tally.intervals, **settings) if "ticket_twice" in tally.live else None
+    kept = [found]
+    if restarts is not None:
+        again = used_again(spark, starts, restarts).persist()
+        tally.found("ticket_twice", by_bin(again, tally.facts.bin))
+        found = ordered(without(starts, again))
+        kept += [again, found]
+    tally.order(rows_of(found), **settings)
+    for frame in kept:
+        frame.unpersist()
 
 
 def _clocks(tally: Tally, options: _Options, limit: float) -> None:
@@ -212,16 +244,18 @@ def _clocks(tally: Tally, options: _Options, limit: float) -> None:
             )
     if not facts.queues:
         return
-    largest = max(queue.interval for queue in facts.queues.values())
-    limit = max(limit, largest * 0.1 if options.tolerance is None else options.tolerance)
+    allowed = [
+        queue.interval * 0.1 * options.burst if options.tolerance is None else options.tolerance
+        for queue in facts.queues.values()
+    ]
+    limit = max(limit, *allowed)
     for clock in facts.clocks:
-        if clock.piece is None and abs(clock.offset) > limit and "clock_off" in tally.live:
-            tally.findings.add(
-                "clock_off", 1, [Example("", None, None, f"{clock.host} {clock.offset:+.3f} s")]
-            )
-    if "clock_jumped" in tally.live:
-        for clock in jumps(offsets(facts), limit):
-            at = (clock.piece or 0) * options.piece
-            tally.findings.add(
-                "clock_jumped", 1, [Example("", None, at, f"{clock.host} {clock.offset:+.3f} s")]
-            )
+        # Starts that are early break a promise, so the limit for them is lower.
+        early = clock.offset < -min(allowed)
+        if (kind := "host_early" if early else "clock_off") in tally.live and (early or clock.offset > limit):
+            what = f"{clock.host} {clock.offset:+.3f} s"
+            tally.findings.add(kind, 1, [Example("", None, None, what)])
+        if "clock_jumped" in tally.live:
+            jumps = [(at, change) for at, change in clock.jumps if abs(change) > limit]
+            examples = [Example("", None, at, f"{clock.host} {change:+.3f} s") for at, change in jumps]
+            tally.findings.add("clock_jumped", len(jumps), examples)

@@ -30,7 +30,7 @@ def cool_downs(starts: DataFrame, grace: float) -> DataFrame:
     """Starts during the cool-down of a rejection, by queue and bin.
 
     Args:
-        starts: the result of `starts_of`.
+        starts: the starts of the result of `placed`.
         grace: seconds after a rejection's arrival in which others can't know of it.
     """
     refused = starts.where(F.col("refused") & (F.col("retry_after") > grace) & F.col("at").isNotNull())

@@ -7,33 +7,25 @@ time for the pass that needs order, and into bins for the charts.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.window import Window
 
 from intervalq.errors import InvalidInterval
+from intervalq.spark._audit.clocks import HostClock, clocks_of, corrected, window_length
+from intervalq.spark._compat import rows_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 DAY: Final = 86_400
 YEAR_2000: Final = 946_684_800.0
 GUESS_FROM: Final = 10_000
 """The number of tickets from which a queue's interval is guessed."""
-CLOCK_ROWS: Final = 1_000_000
-"""The number of rows from which clocks are judged; a larger log is sampled."""
-CLOCK_SHARE: Final = 0.05
-"""The quantile of a host's delays from slot to start that gives its clock's offset: the smallest may be an
-outlier, and longer ones include waiting."""
-CLOCK_LEAST: Final = 30
-"""The starts that a period needs to judge a clock; with fewer, the host's whole time counts."""
 _BINS: Final = (60, 600, 3_600, 21_600, DAY)
 _MAX_BINS: Final = 1_500
 
@@ -55,18 +47,6 @@ class QueueFacts:
 
 
 @dataclass(slots=True)
-class HostClock:
-    """The offset of a host's clock from the store's, in one period."""
-
-    host: str
-    piece: int | None
-    """Number of the period since 1970; None: the whole time."""
-    offset: float
-    """Seconds that its clock was ahead, including the shortest delay from slot to start."""
-    starts: int
-
-
-@dataclass(slots=True)
 class Facts:
     """The first look."""
 
@@ -81,6 +61,15 @@ class Facts:
     refusals: int
     replays: int
     clocks: list[HostClock] = field(default_factory=list)
+    window: float = 60.0
+    """The length of the windows by which clocks are judged, in seconds."""
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last plausible instant; zeros: there is none."""
+        firsts = [queue.first for queue in self.queues.values() if queue.first is not None]
+        lasts = [queue.last for queue in self.queues.values() if queue.last is not None]
+        return min(firsts, default=0.0), max(lasts, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +82,6 @@ class Bounds:
     def sane(self, instant: Column) -> Column:
         """Whether it is an instant; null if it is missing."""
         return instant.between(self.earliest, self.latest)
-
-
-def batches(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a result, a few at a time, because they take many times the memory as Python values."""
-    for batch in table.to_batches(max_chunksize=10_000):
-        yield from batch.to_pylist()
 
 
 def is_start() -> Column:
@@ -132,7 +115,7 @@ def first_look(log: DataFrame, known: set[str], bounds: Bounds) -> Facts:
         F.max(F.when(start, instant)).alias("last"),
         *(F.count(name).alias(f"has_{name}") for name in sorted(known)),
     )
-    groups = list(batches(found.toArrow()))
+    groups = list(rows_of(found))
     queues: dict[str, QueueFacts] = {}
     valued: set[str] = set()
     for group in groups:
@@ -209,7 +192,7 @@ def _guessed(log: DataFrame, bounds: Bounds) -> dict[str, float]:
         F.percentile_approx(F.col("seconds") / F.col("tickets"), 0.1).alias("step")
     )
     # Whole microseconds, like the intervals of queues, because the difference of two instants is less exact.
-    return {row["queue"]: max(1e-6, round(row["step"], 6)) for row in batches(found.toArrow())}
+    return {row["queue"]: max(1e-6, round(row["step"], 6)) for row in rows_of(found)}
 
 
 def set_blocks(facts: Facts, size: int) -> None:
@@ -220,51 +203,24 @@ def set_blocks(facts: Facts, size: int) -> None:
 
 
 def set_clocks(log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> None:
-    """Find the offset of each host's clock, overall and in each period."""
+    """Find how far each host's clock is off, at any time. `piece`: the shortest window, in seconds."""
     if not {"host", "due", "started"} <= facts.known:
         return
-    rows = log if facts.rows <= CLOCK_ROWS else log.sample(fraction=CLOCK_ROWS / facts.rows, seed=1)
     # A clock that is far off would make its times look absurd, so only slots must be plausible here.
-    rows = rows.where(is_start() & bounds.sane(F.col("due")) & F.col("started").between(0, 2 * bounds.latest))
+    rows = log.where(is_start() & bounds.sane(F.col("due")) & F.col("started").between(0, 2 * bounds.latest))
     rows = rows.select(
-        F.coalesce("host", F.lit("")).alias("host"),
-        F.floor(F.col("due") / piece).alias("piece"),
-        (F.col("started") - F.col("due")).alias("late"),
+        F.coalesce("host", F.lit("")).alias("host"), "due", (F.col("started") - F.col("due")).alias("late")
     )
-    parts = F.array(F.col("piece"), F.lit(None).cast("bigint"))
-    groups = rows.select("host", F.explode(parts).alias("piece"), "late").groupBy("host", "piece")
-    found = groups.agg(
-        F.percentile_approx("late", CLOCK_SHARE, 1_000).alias("offset"), F.count("late").alias("starts")
-    )
-    facts.clocks = [HostClock(**row) for row in batches(found.toArrow())]
+    first, last = facts.span
+    starts: Counter[str] = Counter()
+    for group in facts.groups:
+        starts[group["host"]] += group["starts"]
+    facts.window = window_length(len(starts), last - first, piece)
+    facts.clocks = clocks_of(rows, starts, facts.window)
 
 
-def offsets(facts: Facts) -> list[HostClock]:
-    """What to subtract from each host's instants, by period."""
-    whole = {clock.host: clock.offset for clock in facts.clocks if clock.piece is None}
-    pieces = [clock for clock in facts.clocks if clock.piece is not None]
-    return [
-        clock
-        if clock.starts >= CLOCK_LEAST
-        else HostClock(clock.host, clock.piece, whole[clock.host], clock.starts)
-        for clock in pieces
-    ]
-
-
-def jumps(clocks: list[HostClock], limit: float) -> list[HostClock]:
-    """The periods in which a host's clock had another offset than in the period before."""
-    by_host: dict[str, list[HostClock]] = defaultdict(list)
-    for clock in clocks:
-        by_host[clock.host].append(clock)
-    found = []
-    for host in by_host.values():
-        host.sort(key=lambda clock: clock.piece or 0)
-        found += [b for a, b in pairwise(host) if abs(b.offset - a.offset) > limit]
-    return found
-
-
-def starts_of(spark: SparkSession, log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> DataFrame:
-    """The rows to be judged: starts, with their queue's number and figures, on corrected times.
+def placed(spark: SparkSession, log: DataFrame, facts: Facts, bounds: Bounds) -> DataFrame:
+    """The rows to be judged, with their queue's number and figures, on corrected times.
 
     Columns beside those of the log: `q`, `iv` (interval), `block_s`, `at` and `over` (start and end on the
     store's clock; null: not a plausible time), `has_slot`, `bin`.
@@ -273,23 +229,8 @@ def starts_of(spark: SparkSession, log: DataFrame, facts: Facts, bounds: Bounds,
         [(queue.name, queue.number, queue.interval, queue.block) for queue in facts.queues.values()],
         "of string, q int, iv double, block_s double",
     )
-    rows = log.where(is_start())
-    rows = rows.join(F.broadcast(queues), F.coalesce("queue", F.lit("")) == F.col("of"))
-    offset: Column = F.lit(0.0)
-    clocks = offsets(facts)
-    if clocks:
-        kind = T.StructType(
-            [
-                T.StructField("on_host", T.StringType()),
-                T.StructField("piece", T.LongType()),
-                T.StructField("offset", T.DoubleType()),
-            ]
-        )
-        table = spark.createDataFrame([(clock.host, clock.piece, clock.offset) for clock in clocks], kind)
-        when = F.floor(F.when(bounds.sane(F.col("due")), F.col("due")) / piece)
-        same = (F.coalesce("host", F.lit("")) == F.col("on_host")) & (when == F.col("piece"))
-        rows = rows.join(F.broadcast(table), same, "left")
-        offset = F.coalesce("offset", F.lit(0.0))
+    rows = log.join(F.broadcast(queues), F.coalesce("queue", F.lit("")) == F.col("of"))
+    rows, offset = corrected(spark, rows, facts.clocks, facts.window, facts.span)
     at, over = F.col("started") - offset, F.col("ended") - offset
     rows = rows.withColumns(
         {

@@ -5,27 +5,32 @@ A hash has 64 bits: among 100 million keys, the chance that any two collide is 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from intervalq.spark._audit.facts import batches, is_start
+from intervalq.spark._audit.facts import is_start
 from intervalq.spark._audit.rows import flags_of
+from intervalq.spark._compat import rows_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+_ATTEMPT: Final = ("number", "at", "over", "ticket")
+"""The columns of an attempt, by which attempts of a key are in order."""
 
 
 def judge_keys(
-    log: DataFrame, live: set[str], *, attempts: bool, partitions: int
+    log: DataFrame, live: set[str], *, attempts: bool, tolerance: Column, partitions: int
 ) -> Iterator[dict[str, Any]]:
     """By flags: the number of keys, the number of excess calls, and the rows of an example.
 
     Args:
-        log: all rows, replayed ones too.
+        log: the result of `placed`, with replayed rows.
         live: names of the kinds to look for.
         attempts: whether any row is a later attempt; without, their columns needn't be shuffled.
+        tolerance: seconds by which the times of two attempts may seem to overlap.
         partitions: of the shuffle.
     """
     hashed = F.xxhash64(F.coalesce("queue", F.lit("")), "key")
@@ -35,31 +40,30 @@ def judge_keys(
             "hash": hashed,
             "call": is_start().cast("int"),
             # A start without a number counts as the first.
-            "number": F.least(F.greatest(F.coalesce("attempt", F.lit(1)), F.lit(1)), F.lit(60)),
+            "number": F.greatest(F.coalesce("attempt", F.lit(1)), F.lit(1)),
+            # An attempt without a known end doesn't overlap with the next one.
+            "over": F.coalesce("over", "at") - tolerance,
         }
     )
-    columns = ["hash", *(["call"] if replays else []), *(["number", "ticket"] if attempts else [])]
+    columns = ["hash", *(["call"] if replays else []), *(_ATTEMPT if attempts else [])]
     narrow = rows.select(*columns) if replays else rows.where("call = 1").select(*columns)
     # Nearly every key is a group of its own, so adding up before the shuffle would save nothing.
     groups = narrow.repartition(partitions, "hash").groupBy("hash")
     call = F.col("call") if replays else F.lit(1)
-    one = F.when(call == 1, F.col("number")) if attempts else None
     sums = [F.sum(call).cast("int").alias("calls"), F.count(F.lit(1)).alias("rows")]
-    if one is not None:
-        sums += [
-            F.bit_or(
-                F.when(call == 1, F.call_function("shiftleft", F.lit(1).cast("bigint"), F.col("number")))
-            ).alias("bits"),
-            F.min_by("ticket", one).alias("first"),
-            F.max_by("ticket", one).alias("last"),
-        ]
+    if attempts:
+        sums.append(F.sort_array(F.collect_list(F.when(call == 1, F.struct(*_ATTEMPT)))).alias("all"))
     found = groups.agg(*sums)
-    distinct = F.bit_count("bits") if attempts else F.least(F.col("calls"), F.lit(1))
+    distinct = F.least(F.col("calls"), F.lit(1))
+    if attempts:
+        distinct = F.size(F.array_distinct(F.col("all.number")))
     checks = {"key_twice": F.col("calls") > distinct, "replay_unknown": F.col("calls") == 0}
     if attempts:
-        # Bits from 1 on without a gap: adding the lowest one carries through all of them.
-        checks["attempt_skipped"] = (F.col("bits") + 2).bitwiseAND(F.col("bits")) != 0
-        checks["attempt_order"] = F.col("last") < F.col("first")
+        checks["attempt_skipped"] = F.array_max("all.number") > distinct
+        checks["attempt_order"] = _any_pair(lambda one, next_: next_["ticket"] < one["ticket"])
+        checks["attempt_overlap"] = _any_pair(
+            lambda one, next_: (next_["at"] > one["at"]) & (next_["at"] < one["over"])
+        )
     found = found.select(
         "hash", flags_of(checks, live).alias("flags"), (F.col("calls") - distinct).alias("extra")
     )
@@ -73,7 +77,7 @@ def judge_keys(
             F.max("hash").alias("high"),
         )
     )
-    wrong = list(batches(table.toArrow()))
+    wrong = list(rows_of(table))
     if not wrong:
         return
     # Only now is another scan worthwhile, to find which keys they are.
@@ -81,6 +85,17 @@ def judge_keys(
     for group in wrong:
         examples = [named[each] for each in sorted({group["low"], group["high"]}) if each in named]
         yield {**group, "examples": examples}
+
+
+def _any_pair(wrong: Callable[[Column, Column], Column]) -> Column:
+    """Whether something is wrong with an attempt and the next one; not with copies of the same attempt."""
+    every = F.col("all")
+    pairs = F.zip_with(
+        every,
+        F.slice(every, 2, F.size(every)),
+        lambda one, next_: F.coalesce((one["number"] < next_["number"]) & wrong(one, next_), F.lit(False)),
+    )
+    return F.exists(pairs, lambda pair: pair)
 
 
 def _named(rows: DataFrame, hashes: set[int]) -> dict[int, dict[str, Any]]:
@@ -95,4 +110,4 @@ def _named(rows: DataFrame, hashes: set[int]) -> dict[int, dict[str, Any]]:
             F.max_by(F.coalesce("due", "started"), "ticket").alias("at"),
         )
     )
-    return {row["hash"]: row for row in batches(shown.toArrow())}
+    return {row["hash"]: row for row in rows_of(shown)}

@@ -42,7 +42,7 @@ KINDS: Final = (
     # In the order of slots.
     Kind("slot_twice", "a slot that started two jobs", _SLOT),
     Kind("slot_shared", "two tickets with the same slot", ("due", "started")),
-    Kind("ticket_twice", "a ticket that was used in two slots", _SLOT),
+    Kind("ticket_twice", "a ticket that was used again in another slot", _SLOT),
     Kind("slots_close", "slots less than the interval and its tolerance apart", ("due", "started")),
     Kind("slot_order", "a later slot with a lower ticket", _SLOT),
     Kind("retry_same_slot", "an attempt that had no slot of its own", (*_SLOT, "key", "attempt")),
@@ -50,6 +50,11 @@ KINDS: Final = (
     Kind("key_twice", "an attempt at a key that was started again", ("key",)),
     Kind("attempt_skipped", "a key of which an earlier attempt is missing", ("key", "attempt")),
     Kind("attempt_order", "a key whose attempts have tickets in another order", ("key", "attempt", "ticket")),
+    Kind(
+        "attempt_overlap",
+        "a key whose attempt began before the one before it ended",
+        ("key", "attempt", "started", "ended"),
+    ),
     # By the jobs or refusals at the time.
     Kind("cool_down_broken", "a start during a rejection's cool-down", ("started", "refused", "retry_after")),
     Kind("over_max_running", "a start while max_running jobs were running", ("started", "ended")),
@@ -68,13 +73,19 @@ KINDS: Final = (
     ),
     Kind(
         "clock_off",
-        "a host whose clock is off, judging by its starts and their slots",
+        "a host whose clock is ahead, or whose starts are all late",
+        ("host", "due", "started"),
+        violation=False,
+    ),
+    Kind(
+        "host_early",
+        "a host whose clock is behind, or whose starts are all early",
         ("host", "due", "started"),
         violation=False,
     ),
     Kind(
         "clock_jumped",
-        "a host whose clock offset changed from the hour before",
+        "a host whose clock was set, or whose starts were all late or early from then on",
         ("host", "due", "started"),
         violation=False,
     ),
@@ -87,7 +98,8 @@ KINDS: Final = (
     Kind("interval_guessed", "a queue whose interval was guessed from its slots", violation=False),
 )
 """Unused tickets are a note: others may use the queue without a log, and slots that nobody could use in time
-are given up by design. So are clocks: corrected times are judged, and no start depends on a host's clock.
+are given up by design. So are clocks: corrected times are judged, no start depends on a host's clock, and a
+log alone can't tell a clock that is behind from starts that are early.
 """
 
 BY_NAME: Final = {kind.name: kind for kind in KINDS}

@@ -115,7 +115,6 @@ def _host(sources: dict[str, str], types: dict[str, DataType]) -> Column:
 
 
 def _cast(source: str, have: DataType, want: str) -> Column:
-    value = F.col(source)
     if want == "double" and isinstance(have, TimestampType | TimestampNTZType):
-        return F.unix_micros(value.cast("timestamp")) / 1e6
-    return value.try_cast(want)
+        return F.unix_micros(F.col(source).cast("timestamp")) / 1e6
+    return F.expr(f"try_cast({source} AS {want})")

@@ -61,8 +61,10 @@ def judge_order(
 ) -> DataFrame:
     """Group by queue, block, bin, flags and bucket of the gap: counts, sums, and the place of the first row.
 
+    A slot from which on the queue's tickets start over is in a group of its own, with its instant.
+
     Args:
-        starts: the result of `starts_of`.
+        starts: the starts of the result of `placed`.
         live: names of the kinds to look for.
         tolerance: how far from its slot a start may be, seconds.
         burst: starts that may come at once.
@@ -106,9 +108,10 @@ def judge_order(
         F.when(F.col("skipped") > 0, F.col("skipped") - 1).alias("unused"),
         flags_of(checks, live).bitwiseOR(edges).alias("flags"),
         bucket(F.col("gap") / F.col("iv"), each=GAP_BUCKETS).alias("bucket"),
+        F.when(checks["queue_restarted"], F.col("due")).alias("restarted"),
     )
     where = F.coalesce("at", "due")
-    return judged.groupBy("q", "block", "bin", "flags", "bucket").agg(
+    return judged.groupBy("q", "block", "bin", "flags", "bucket", "restarted").agg(
         F.sum(F.when(F.col("role").bitwiseAND(START) > 0, 1).otherwise(0)).alias("starts"),
         F.sum(F.when(F.col("role").bitwiseAND(SLOT) > 0, 1).otherwise(0)).alias("slots"),
         F.sum("gap").alias("gap"),

@@ -77,7 +77,6 @@ class Outcome:
             "clocks": [
                 {"host": clock.host, "offset": clock.offset, "starts": clock.starts}
                 for clock in tally.facts.clocks
-                if clock.piece is None
             ],
             "bin": tally.facts.bin,
             "bins": [

@@ -36,7 +36,7 @@ def judge_rows(
     """Group by queue, bin, lateness bucket and flags: count, lateness, and the place of the first row.
 
     Args:
-        starts: the result of `starts_of`.
+        starts: the starts of the result of `placed`.
         live: names of the kinds to look for.
         bounds: the range of plausible times.
         tolerance: how far from its slot a start may be, seconds.

@@ -81,6 +81,11 @@ class Tally:
         self._shown = {queue.number for queue in largest}
         self._of_facts()
 
+    @property
+    def intervals(self) -> dict[int, float]:
+        """The interval of each queue, in seconds, by its number."""
+        return {number: queue.interval for number, queue in self._names.items()}
+
     def _parts(self, queue: int, day: int | None) -> list[Part]:
         """The tallies to which a figure is added."""
         if queue not in self._shown or day is None:
@@ -170,8 +175,7 @@ class Tally:
             edges.add(group)
             self._found(group, group["starts"] or group["slots"])
             self._starts(group["q"], group["bin"], group)
-        intervals = {number: queue.interval for number, queue in self._names.items()}
-        for queue, joined in edges.join(intervals, burst=burst, tolerance=tolerance):
+        for queue, joined in edges.join(self.intervals, burst=burst, tolerance=tolerance):
             row = joined.row
             for kind in joined.kinds:
                 where = Example(self._names[queue].name, row.ticket, row.at)
@@ -213,11 +217,11 @@ class Tally:
             for part in self._parts(group["q"], day):
                 part.peak = max(part.peak or 0, group["peak"])
 
-    def cool_downs(self, groups: Iterable[dict[str, Any]]) -> None:
-        """Add the results of `cool_downs`."""
+    def found(self, kind: str, groups: Iterable[dict[str, Any]]) -> None:
+        """Add findings of one kind, by queue and bin of time."""
         for group in groups:
             day = self._day(group["bin"])
-            self._add("cool_down_broken", group["rows"], group["q"], day, self._where(group))
+            self._add(kind, group["rows"], group["q"], day, self._where(group))
 
     def keys(self, groups: Iterable[dict[str, Any]]) -> None:
         """Add the results of `judge_keys`."""

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid5
 
+import pyarrow as pa
 from anyio import from_thread
 
 from intervalq.errors import InvalidOption, MissingExtra
@@ -126,10 +127,12 @@ _kept: Client | None = None
 
 
 def prepare(function: Callable[..., Any], setup: Setup | None) -> None:
-    """Import what the default client needs, if the function seems to use it.
+    """Import what calls and results need, before this task holds a ticket.
 
-    In the event loop, the import would delay the first slots by a second or more.
+    Later, an import would delay slots by seconds, also those of other tasks, whose slots come after this
+    task's.
     """
+    pa.array([None])  # Arrow imports pandas when it makes its first array
     code = getattr(function, "__code__", None)
     if setup is None and code is not None and "http" in code.co_names:
         with suppress(ImportError):  # reported when it is used

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from intervalq import IntervalQueue
 from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._spec.codec import Codec
 from intervalq.errors import InvalidOption
+from intervalq.spark._compat import struct_of
 from intervalq.spark._paced.job import Errors, Job, Policy
 from intervalq.spark._paced.partition import stage
 from intervalq.spark._paced.results import LOG_DDL
@@ -159,9 +160,7 @@ def _transformed(
     *,
     barrier: bool,
 ) -> DataFrame:
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
-
-    given = schema if isinstance(schema, StructType) else cast("StructType", StructType.fromDDL(schema))
+    given = struct_of(schema) if isinstance(schema, str) else schema
     job = job_of(given)
     _check_columns(df.columns, given.fieldNames(), job, order_by)
     source = df if order_by is None else df.sortWithinPartitions(order_by)
@@ -176,7 +175,7 @@ def _output(df: DataFrame, given: StructType, log: str | None) -> StructType:
     for field in given:
         output.add(field.name, field.dataType, nullable=True)
     if log is not None:
-        output.add(log, cast("StructType", StructType.fromDDL(f"x {LOG_DDL}")).fields[0].dataType)
+        output.add(log, struct_of(f"x {LOG_DDL}").fields[0].dataType)
     return output
 
 

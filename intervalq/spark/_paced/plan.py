@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from intervalq import IntervalQueue
 from intervalq._queue.options import Duration, whole
 from intervalq._spec import parse
+from intervalq._spec.record import NO_PACE
 from intervalq.errors import InvalidOption, QueueNotFound, short
 from intervalq.rules import STARTS
 from intervalq.spark._paced.partition import STAGE
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 _STEP: Final = re.compile(r"([ :+-]*)(?:\*\(\d+\) *)?([A-Za-z].*)")
 """A line of a physical plan: marks of its depth, that of generated code, and the step."""
 
+_BESIDE: Final = 0.01
+"""Seconds that a row takes beside its call on a busy machine: its slot, its claim and its record."""
+
+_WORK: Final = 0.001
+"""Seconds of a processor that a row takes with an HTTP client, its queue and its ledger."""
+
 _PACED: Final = re.compile(rf"\w*MapInArrow {STAGE}\(")
 """How the step of a paced stage begins; its name may also be in a column, or in a path."""
 
@@ -34,27 +41,28 @@ class Plan:
     """What a paced stage over a DataFrame needs. Times are in seconds."""
 
     rows: int
-    rate: float
-    """Starts per second."""
-    in_flight: float
+    rate: float | None
+    """Starts per second; None: the queue has only limits of what calls cost, which isn't known."""
+    in_flight: float | None
     """Calls in flight when the pace is reached: rate times latency."""
     tasks_needed: int
+    """1 if there is no rate."""
     partitions: int
     task_cpus: float
-    seconds: float
+    seconds: float | None
     """How long the starts take at the queue's pace, if nobody else uses the queue."""
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.rows:,} rows at {self.rate:,.3g} starts/s: {_time(self.seconds)}",
-            (
-                f"{self.in_flight:,.3g} calls in flight: {self.tasks_needed} tasks needed, "
-                f"the DataFrame has {self.partitions:,} partitions"
-            ),
-            *(f"warning: {warning}" for warning in self.warnings),
-        ]
-        return "\n".join(lines)
+        here = f"the DataFrame has {self.partitions:,} partitions"
+        if self.rate is None or self.seconds is None:
+            lines = [f"{self.rows:,} rows: the queue has no interval, only limits of what calls cost", here]
+        else:
+            lines = [
+                f"{self.rows:,} rows at {self.rate:,.3g} starts/s: {_time(self.seconds)}",
+                f"{self.in_flight:,.3g} calls in flight: {self.tasks_needed} tasks needed, {here}",
+            ]
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
 def plan(
@@ -93,19 +101,20 @@ def plan(
     interval = _interval(queue)
     counts = df.select(F.lit(1).alias("one")).mapInArrow(_counted, "rows long")
     counted, partitions = counts.agg(F.sum("rows"), F.count("*")).collect()[0]
-    in_flight = took / interval
-    needed = max(1, math.ceil(in_flight / concurrency))
+    in_flight = None if interval is None else took / interval
+    needed = 1 if interval is None else _needed(interval, took, concurrency)
+    seconds = None if interval is None else counted * interval
     cpus = float(_setting(df.sparkSession, "spark.task.cpus", "1"))
     return Plan(
         rows=counted,
-        rate=1 / interval,
+        rate=None if interval is None else 1 / interval,
         in_flight=in_flight,
         tasks_needed=needed,
         partitions=partitions,
         task_cpus=cpus,
-        seconds=counted * interval,
+        seconds=seconds,
         warnings=(
-            *_warnings(df.sparkSession, needed, partitions, cpus, counted * interval),
+            *_warnings(df.sparkSession, None if interval is None else needed, partitions, cpus, seconds or 0),
             *([] if result is None else _paid_and_dropped(_explained(result))),
         ),
     )
@@ -159,17 +168,30 @@ def _counted(batches: Iterator[Any]) -> Iterator[Any]:
     yield pa.RecordBatch.from_pydict({"rows": [sum(batch.num_rows for batch in batches)]})
 
 
-def _interval(queue: IntervalQueue) -> float:
+def _needed(interval: float, took: float, concurrency: int) -> int:
+    """Tasks for a pace: each has so many calls in flight, and one processor for what is beside them."""
+    return max(1, math.ceil((took + _BESIDE) / interval / concurrency), math.ceil(_WORK / interval))
+
+
+def _interval(queue: IntervalQueue) -> float | None:
+    """Seconds between two starts; None: there are only limits of other units.
+
+    Raises:
+        InvalidOption, StoreError.
+    """
     options = queue._options  # noqa: SLF001 - its own package
     paces = [limit.window / limit.most for limit in options.limits if limit.unit == STARTS]
-    if options.interval is not None:
+    if options.interval is not None and not (options.limits and options.interval == NO_PACE):
         paces.append(options.interval)
     if paces:
         return max(paces) / 1e6
+    if options.limits:
+        return None
     try:
-        return seen(queue).interval
+        state = seen(queue)
     except QueueNotFound as missing:
         raise InvalidOption(f"{queue!r} has no interval and isn't in its store: give it one") from missing
+    return state.interval if state.has_pace else None
 
 
 def _setting(spark: SparkSession, name: str, otherwise: str) -> str:
@@ -180,9 +202,13 @@ def _setting(spark: SparkSession, name: str, otherwise: str) -> str:
         return otherwise
 
 
-def _warnings(spark: SparkSession, needed: int, partitions: int, cpus: float, seconds: float) -> list[str]:
+def _warnings(
+    spark: SparkSession, needed: int | None, partitions: int, cpus: float, seconds: float
+) -> list[str]:
     found: list[str] = []
-    if partitions > 4 * needed:
+    if needed is None:
+        pass  # nothing is known of the pace
+    elif partitions > 4 * needed:
         found.append(
             f"you need {needed} tasks, not {partitions:,}: the others hold a Spark slot and wait; call "
             f"df.coalesce({needed}) first"

@@ -10,6 +10,7 @@ from intervalq._queue.inspect import QueueState
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import InvalidOption, LedgerNotFound
 from intervalq.ledger import Ledger
+from intervalq.spark._compat import condition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +22,8 @@ class Progress:
 
     at: float
     """The store's clock, in seconds since 1970."""
-    interval: float
+    interval: float | None
+    """Seconds between two starts; None: the queue has only limits."""
     starts: int
     """Slots that were granted since the queue was created."""
     waiting: int
@@ -41,9 +43,9 @@ class Progress:
         """Starts per second since an earlier look; 0 if no time has passed."""
         return (self.starts - since.starts) / (self.at - since.at) if self.at > since.at else 0.0
 
-    def possible(self, since: Progress) -> float:
-        """The share of possible slots that were used since an earlier look."""
-        return self.rate(since) * self.interval
+    def possible(self, since: Progress) -> float | None:
+        """The share of possible slots that were used since an earlier look; None: there is no interval."""
+        return None if self.interval is None else self.rate(since) * self.interval
 
 
 def progress(queue: IntervalQueue, run: str | None = None) -> Progress:
@@ -74,7 +76,7 @@ def progress(queue: IntervalQueue, run: str | None = None) -> Progress:
         BACKGROUND.call(look)
     return Progress(
         at=state.now,
-        interval=state.interval,
+        interval=state.interval if state.has_pace else None,
         starts=state.current,
         waiting=state.outstanding,
         is_held=state.is_held,
@@ -120,7 +122,7 @@ def remaining(df: DataFrame, path: str, key: str) -> DataFrame:
         published = df.sparkSession.read.parquet(path)
         columns = published.columns
     except AnalysisException as error:
-        if error.getCondition() in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
+        if condition(error) in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
             return df
         raise
     if key not in columns:

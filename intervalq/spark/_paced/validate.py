@@ -18,6 +18,7 @@ from intervalq.errors import InvalidOption, MissingExtra, StoreError, UnknownSto
 from intervalq.ledger._large import file_system
 from intervalq.ledger.rules import MAX_ROWS
 from intervalq.ledger.store import open_ledger_store
+from intervalq.spark._compat import arrow_schema
 from intervalq.spark._paced.job import Errors, Job, Policy
 from intervalq.store import sound_url
 
@@ -109,15 +110,12 @@ def _maker(
     """A factory of the job, called once the schema is known, which needs a session."""
 
     def job_of(given: StructType) -> Job:
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - an extra
-
-        columns = to_arrow_schema(given, timezone="UTC")
         return Job(
             function=function,
             blocks=not _is_async(function),
             setup=setup,
             setup_identity=_identity(setup),
-            columns=columns,
+            columns=arrow_schema(given),
             schema=schema_hash(given),
             function_name=_name_of(function),
             **settings,

