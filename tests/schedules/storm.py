@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -23,15 +23,21 @@ EVERY = 0.2
 """Seconds between two occurrences of each schedule."""
 
 
-def process(url: str, prefix: str, count: int, log: str) -> None:
-    """Run schedules until killed. A line of the log is one write, so no kill can leave half of one."""
+def process(url: str, prefix: str, count: int, log: str, bell: int) -> None:
+    """Run schedules until killed. A line of the log is one write, so no kill can leave half of one.
+
+    After each of them, a byte is written to `bell`.
+    """
     written = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     schedules = Schedules(url)
 
     async def note(occurrence: Occurrence) -> None:
         missed = [time.timestamp() for time in occurrence.missed]
+        if occurrence.abandoned is not None:
+            missed.append(occurrence.abandoned.timestamp())
         line = [occurrence.name, occurrence.scheduled.timestamp(), occurrence.fence, missed]
         os.write(written, f"{json.dumps(line)}\n".encode())
+        os.write(bell, b".")
 
     for number in range(count):
         schedules.every(EVERY, name=f"{prefix}{number}", misfire="once", overlap="allow")(note)
@@ -42,35 +48,38 @@ def storm(url: str, prefix: str, log: Path, *, processes: int, schedules: int, k
     """Kill and restart processes, one after the other, each once the log has grown; return the verdict.
 
     Returns:
-        How many occurrences fired, fired twice, were reported as missed, or are lost: none of these. An
-        occurrence is lost only by the kill of the process that has taken it, which leaves a gap in the
-        fencing numbers (`taken`), and with it those that it was to report.
+        How many occurrences fired, fired twice, were reported as missed or abandoned, or are lost: none of
+        these. `taken` is how many were taken by a process that was killed before it began, which leaves gaps
+        in the fencing numbers; the next one reports these.
     """
     chance = random.Random(prefix)
+    heard, bell = os.pipe()
 
     def start() -> subprocess.Popen[bytes]:
-        arguments = ["process", url, prefix, str(schedules), str(log)]
-        return subprocess.Popen([sys.executable, __file__, *arguments])
+        arguments = ["process", url, prefix, str(schedules), str(log), str(bell)]
+        return subprocess.Popen([sys.executable, __file__, *arguments], pass_fds=[bell])
 
-    def grown(lines: int) -> None:
-        end = time.monotonic() + 60
-        while not log.exists() or len(log.read_bytes().splitlines()) < lines:
-            assert time.monotonic() < end, "nothing fires any more"
-            time.sleep(0.02)
+    def fires(times: int) -> None:
+        while times > 0:
+            assert select.select([heard], [], [], 60)[0], "nothing fires any more"
+            times -= len(os.read(heard, times))
 
     running = [start() for _ in range(processes)]
     try:
-        grown(1)
+        fires(1)
         for _ in range(kills):
             place = chance.randrange(processes)
             running[place].kill()
             running[place].wait()
-            grown(len(log.read_bytes().splitlines()) + schedules)
+            fires(schedules)
             running[place] = start()
+        fires(2 * schedules)
     finally:
         for each in running:
             each.kill()
             each.wait()
+        os.close(heard)
+        os.close(bell)
     return verdict(log)
 
 
@@ -105,7 +114,7 @@ def verdict(log: Path) -> dict[str, int]:
 
 def main() -> None:
     if sys.argv[1] == "process":
-        process(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])
+        process(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5], int(sys.argv[6]))
         return
     with tempfile.TemporaryDirectory() as folder:
         processes, schedules, kills = map(int, sys.argv[2:5])
