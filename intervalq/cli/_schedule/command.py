@@ -96,7 +96,7 @@ def list_(store: str | None, *, as_json_: bool) -> None:
     With --json, each schedule is one line.
     """
     both = _on(store, lambda schedules: schedules.inspect_all())
-    found = sorted(info for some in both for info in some)
+    found = sorted((info for some in both for info in some), key=lambda info: info.name)
     if as_json_:
         for info in found:
             click.echo(as_json(_as_dict(info)))

@@ -12,7 +12,7 @@ import anyio
 from intervalq._spec import parse
 from intervalq.errors import CorruptState, DependencyError, ScheduleNotFound, TransactionConflict
 from intervalq.schedules import ScheduleInfo
-from intervalq.tasks._schedule.record import QUEUE, Stored, row_id
+from intervalq.tasks._schedule.record import CHANGED, QUEUE, Stored, row_id
 from intervalq.tasks._schedule.step import REST
 from intervalq.tasks._spec.ids import new_id
 from intervalq.tasks.rules import Beat, Change, Command, Delete, Insert, Modify, Row, Select
@@ -75,7 +75,9 @@ class TaskSchedules:
             ScheduleNotFound: there is no such schedule.
             StoreError.
         """
-        await self._change(name, lambda row, old: _changed(row, replace(old, paused=True), REST))
+        await self._change(
+            name, lambda row, old: _changed(row, replace(old, paused=True, through=old.decided(row)), REST)
+        )
 
     async def resume(self, name: str) -> None:
         """End a pause. Occurrences in it are not made up for.
@@ -86,7 +88,7 @@ class TaskSchedules:
         """
         await self._change(
             name,
-            lambda row, old: _changed(row, replace(old, paused=False, through=None), 0) if old.paused else None,
+            lambda row, old: _changed(row, replace(old, paused=False, through=CHANGED), 0) if old.paused else None,
         )
 
     async def drop(self, name: str) -> None:
@@ -116,10 +118,11 @@ class TaskSchedules:
         row = Insert(QUEUE, new.to_json(), id_, skip=True, priority=new.task.priority)
 
         def changed(row: Row, old: Stored) -> Modify | None:
-            kept = replace(new, paused=old.paused, last=old.last)
-            if old.plan == new.plan:
-                kept = replace(kept, through=old.through)
-            return None if kept == old else _changed(row, kept, REST if kept.paused else 0)
+            kept = replace(new, paused=old.paused, last=old.last, through=old.through)
+            if kept == old:
+                return None
+            through = old.decided(row) if old.plan == new.plan else CHANGED
+            return _changed(row, replace(kept, through=through), REST if kept.paused else 0)
 
         while (await store.apply(Modify(inserts=(row,)))).existing:
             try:

@@ -15,6 +15,9 @@ from intervalq.tasks.rules import Insert, Row
 QUEUE: Final = "intervalq:schedules"
 """The queue of the rows. Whoever claims a row takes its step."""
 
+CHANGED: Final = -1
+"""See `Stored.through`."""
+
 _ID: Final = "schedule/"
 _LAYOUT: Final = 1
 
@@ -36,7 +39,8 @@ class Stored:
     grace: int | None
     """How late an occurrence may be inserted, in microseconds; None: as late as it likes."""
     through: int | None = None
-    """The watermark: occurrences up to it are decided. None: up to the row's `at`."""
+    """The watermark: occurrences up to it are decided. None: up to the creation of the row; `CHANGED`: up to
+    its `at`, which a change of the times, or the end of a pause, has set to the store's clock."""
     last: int | None = None
     """The last occurrence that was inserted."""
     paused: bool = False
@@ -105,7 +109,9 @@ class Stored:
 
     def decided(self, row: Row) -> int:
         """Up to which occurrence all are decided."""
-        return row.at if self.through is None else self.through
+        if self.through is None:
+            return row.created
+        return row.at if self.through == CHANGED else self.through
 
 
 def _instant(scheduled: int) -> str:
