@@ -110,7 +110,8 @@ def celery_beat() -> None:
 
     app = Celery("bench", broker=URL)
     app.conf.beat_schedule = {
-        f"s{number}": {"task": "note", "schedule": float(EVERY), "args": [f"s{number}"]} for number in range(COUNT)
+        f"s{number}": {"task": "note", "schedule": float(EVERY), "args": [f"s{number}"]}
+        for number in range(COUNT)
     }
     app.Beat(schedule=os.environ["SCHEDULES_STATE"], quiet=True).run()
 

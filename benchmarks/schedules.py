@@ -117,7 +117,17 @@ class Driver:
         command = [sys.executable, str(SCRIPT), self._contender.kind]
         if self._contender.extra:
             added = [word for package in self._contender.extra for word in ("--with", package)]
-            command = ["uv", "run", "--frozen", "--group", "test", "--isolated", *added, "python", *command[1:]]
+            command = [
+                "uv",
+                "run",
+                "--frozen",
+                "--group",
+                "test",
+                "--isolated",
+                *added,
+                "python",
+                *command[1:],
+            ]
         state = {"SCHEDULES_STATE": str(self._folder / f"beat{place}")}
         with (self._folder / f"errors{place}").open("ab") as errors:
             return subprocess.Popen(
@@ -244,7 +254,9 @@ def main() -> int:
             print(f"{row.label:22}{shown:>10}  missing: {row.missing}")
             continue
         found = row.counts(given.every)
-        numbers = "".join(f"{found[what]:>{width}}" for what, width in (("once", 7), ("doubled", 9), ("lost", 7)))
+        numbers = "".join(
+            f"{found[what]:>{width}}" for what, width in (("once", 7), ("doubled", 9), ("lost", 7))
+        )
         print(f"{row.label:22}{shown:>10}{row.kills:>7}{numbers}", flush=True)
     return 0
 

@@ -7,7 +7,9 @@ import secrets
 import socket
 from typing import Final, NamedTuple, Self
 
-_NAME: Final = re.compile(r"[0-9a-f]{16}\.-?\d+@(?P<host>.*?)(?P<ahead>[+-]\d+\.\d)(?: (?P<code>\d+))?", re.DOTALL)
+_NAME: Final = re.compile(
+    r"[0-9a-f]{16}\.-?\d+@(?P<host>.*?)(?P<ahead>[+-]\d+\.\d)(?: (?P<code>\d+))?", re.DOTALL
+)
 _MAX_HOST: Final = 100
 
 
@@ -26,7 +28,9 @@ class Holder(NamedTuple):
         found = _NAME.fullmatch(name)
         if found is None:
             return None
-        return cls(found["host"], float(found["ahead"]), None if found["code"] is None else int(found["code"]))
+        return cls(
+            found["host"], float(found["ahead"]), None if found["code"] is None else int(found["code"])
+        )
 
 
 def host_of(name: str) -> str:

@@ -159,7 +159,7 @@ def take_over(record: Record, holder: str, now: int, lease: int) -> Record:
 
 
 def ask(record: Record, now: int) -> Record:
-    """Ask for an occurrence now, beside the plan, also during a pause. One that was asked for before stays."""
+    """Ask for an occurrence now, beside the plan, also in a pause. One that was asked for before stays."""
     return record if record.is_asked else replace(record, asked=max(now, record.through + 1))
 
 

@@ -1,4 +1,4 @@
-"""Durable tasks for blocking code: inserting, also at set times, inspecting and cancelling them, and locks."""
+"""Durable tasks for blocking code: inserting, also at set times, looking, cancelling, and locks."""
 
 from __future__ import annotations
 

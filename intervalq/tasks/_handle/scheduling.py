@@ -11,7 +11,7 @@ from intervalq.schedules._choice import Misfire
 from intervalq.schedules._times.plan import Plan
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._handle.claiming import Claiming
-from intervalq.tasks._schedule.changes import TaskSchedules
+from intervalq.tasks._schedule.changes import TaskSchedules, put
 from intervalq.tasks._schedule.record import Stored
 from intervalq.tasks.store import refuse_inserts
 
@@ -92,7 +92,7 @@ class Scheduling(Claiming):
             misfire=misfire,
             grace=late if misfire == "skip" else None,
         )
-        await self.schedules._put(new)
+        await put(self, new)
         if self._keeper is not None:
             self._keeper.look()
 

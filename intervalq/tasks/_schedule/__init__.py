@@ -1,1 +1,1 @@
-"""Durable schedules: each is a row of the tasks' own store, and its step inserts what is due and moves it on."""
+"""Durable schedules: rows of the store of tasks, whose steps insert the tasks that are due."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import anyio
 
@@ -16,7 +16,7 @@ from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._worker.job import Job
 from intervalq.tasks._worker.policy import Policy
 from intervalq.tasks._worker.pool import WorkerPool
-from intervalq.tasks.rules import SECOND, Change, Command, Count, Insert, Row, Sessions
+from intervalq.tasks.rules import SECOND, Change, Count, Insert, Row, Sessions
 from intervalq.tasks.store import Pulling
 
 log: Final = logging.getLogger("intervalq")
@@ -30,7 +30,7 @@ _CHUNK: Final = 50
 """How many schedules take their steps together."""
 
 _INSERTS: Final = 250
-"""How many tasks such a step inserts at most, roughly: the most messages that a NATS stores at once are 1,000."""
+"""How many tasks such a step inserts at most, roughly: a NATS stores up to 1,000 messages at once."""
 
 _BYTES: Final = 1 << 20
 """How many bytes the tasks that one schedule makes up for in a step take, roughly."""
@@ -99,7 +99,9 @@ class Keeper:
         if not isinstance(self._session.store, Pulling):
             return 0
         mine = self._session.batcher.session
-        return max((one.beaten for one in await self._session.store.apply(Sessions()) if one.id == mine), default=0)
+        return max(
+            (one.beaten for one in await self._session.store.apply(Sessions()) if one.id == mine), default=0
+        )
 
     def _tell(self, row: Row, error: Exception) -> None:
         if (row.id, str(error)) not in self._told:
