@@ -160,7 +160,10 @@ def take_over(record: Record, holder: str, now: int, lease: int) -> Record:
 
 def ask(record: Record, now: int) -> Record:
     """Ask for an occurrence now, beside the plan, also in a pause. One that was asked for before stays."""
-    return record if record.is_asked else replace(record, asked=max(now, record.through + 1))
+    if record.is_asked:
+        return record
+    before = _decided(record, now - 1) if record.paused else record  # those of a pause don't count
+    return replace(before, asked=max(now, before.through + 1))
 
 
 def skip(record: Record, scheduled: int) -> Record:

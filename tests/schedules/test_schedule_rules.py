@@ -80,6 +80,7 @@ def test_no_sequence_breaks_the_promises(  # noqa: C901, PLR0912, PLR0915 - one 
                     runs, until = f"{who}.{record.fired}!", now + LEASE
             case ("ask",):
                 record = ask(record, now)
+                closed = max(closed, record.through)
                 assert record.is_asked
                 assert record.asked is not None
                 assert record.asked > closed
