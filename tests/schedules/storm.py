@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -215,9 +216,7 @@ class Driver:
         mine: dict[str, Callable[[], None]] = {"process killed": self._kill, "process stopped": self._stop}
         others = {fault.name: fault.do for fault in self._target.faults() if not fault.loses}
         for name, clock in self._clocks.items():
-            others[f"clock of {name} set"] = lambda clock=clock: clock.set(
-                self._random.randint(-_STEP, _STEP)
-            )
+            others[f"clock of {name} set"] = partial(self._set, clock)
         kind = self._random.choice([mine, others] if others else [mine])
         name = self._random.choice(list(kind))
         kind[name]()
@@ -236,6 +235,9 @@ class Driver:
         self._alive.append(
             subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, pass_fds=[self._bell])
         )
+
+    def _set(self, clock: FakeClock) -> None:
+        clock.set(self._random.randint(-_STEP, _STEP))
 
     def _kill(self) -> None:
         killed = self._random.choice(self._alive)
