@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import anyio
 
-from intervalq.errors import InvalidOption, MissingExtra, StoreError, plain
+from intervalq.errors import InvalidOption, MissingExtra, StoreError, StoreUnavailable, plain
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._schedule.record import QUEUE, Stored
 from intervalq.tasks._schedule.step import step
@@ -53,10 +53,14 @@ class Keeper:
 
     async def run(self, failed: Callable[[BaseException], None]) -> None:
         """Keep them going until cancelled; `failed` is called if that is not possible any more."""
-        while not await self._are_any():
-            with anyio.move_on_after(_LOOK):
-                await self._looks.wait()
-            self._looks = anyio.Event()
+        try:
+            while not await self._are_any():
+                with anyio.move_on_after(_LOOK):
+                    await self._looks.wait()
+                self._looks = anyio.Event()
+        except StoreError as error:
+            failed(error)
+            return
         job = Job(self._chunk, (QUEUE,), None, 1, Policy(None, 1.0), None, batch=_CHUNK)
         pool = WorkerPool(job, self._session, 1)
         await pool.run()
@@ -66,7 +70,7 @@ class Keeper:
     async def _are_any(self) -> bool:
         try:
             return bool(await self._session.store.apply(Count(names=(QUEUE,))))
-        except StoreError:  # the workers of this process say so
+        except StoreUnavailable:  # the workers of this process say so
             return False
 
     async def _chunk(self, claims: list[Claim]) -> list[Insert | Change]:
