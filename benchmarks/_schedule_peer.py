@@ -1,3 +1,4 @@
+# ruff: noqa: PLC0415 - each process imports what its contender needs, and the others may not be installed
 """One process of a scheduler, of intervalq or another library: it notes each occurrence until it is killed."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 LOG = os.environ.get("SCHEDULES_LOG", os.devnull)
 COUNT = int(os.environ.get("SCHEDULES_COUNT", "1"))
@@ -17,7 +18,7 @@ URL = os.environ.get("SCHEDULES_URL", "")
 
 def note(name: str) -> None:
     """Note that a schedule fired. A line is one write, so no kill leaves half of one."""
-    with open(LOG, "ab", buffering=0) as log:
+    with Path(LOG).open("ab", buffering=0) as log:
         log.write(f"{name} {time.time()}\n".encode())
 
 
@@ -125,11 +126,22 @@ def pgqueuer() -> None:
         queuer = PgQueuer(AsyncpgDriver(await asyncpg.connect(URL)))
         for number in range(COUNT):
 
-            async def fired(_: Any, name: str = f"s{number}") -> None:
+            async def fired(_: object, name: str = f"s{number}") -> None:
                 note(name)
 
             queuer.schedule(f"s{number}", f"* * * * * */{EVERY}")(fired)
         await queuer.run()
+
+    asyncio.run(main())
+
+
+def pgqueuer_install() -> None:
+    """Create the tables of pgqueuer."""
+    import asyncpg  # type: ignore[import-untyped]  # it has no types
+    from pgqueuer import AsyncpgDriver, Queries
+
+    async def main() -> None:
+        await Queries(AsyncpgDriver(await asyncpg.connect(URL))).install()
 
     asyncio.run(main())
 
@@ -141,6 +153,7 @@ KINDS: dict[str, Callable[[], None]] = {
     "apscheduler-4": apscheduler_4,
     "celery-beat": celery_beat,
     "pgqueuer": pgqueuer,
+    "pgqueuer-install": pgqueuer_install,
 }
 
 if __name__ == "__main__":

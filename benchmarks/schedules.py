@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -18,13 +20,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import anyio
+from platformdirs import user_cache_path
+
 import _store  # noqa: F401 - it makes `servers` importable
 import postgres_servers
 import servers
+from intervalq.tasks import Tasks
 
 SCRIPT = Path(__file__).with_name("_schedule_peer.py")
 
@@ -38,20 +45,29 @@ class Contender:
     package: str
     server: str = "postgres"
     processes: int = 2
-    extra: tuple[str, ...] = ()
-    """What `uv run --with` adds, because the group `bench` has another version of it."""
+    packages: tuple[str, ...] = ()
+    """What is installed for it, in an environment of its own in the user's cache folder."""
 
 
+_CELERY = ("celery==5.7.0", "redis")
 CONTENDERS = {
     "intervalq": Contender("intervalq", "intervalq.schedules", "intervalq"),
     "intervalq-durable": Contender("intervalq-durable", "intervalq, durable", "intervalq"),
-    "apscheduler-3": Contender("apscheduler-3", "APScheduler 3", "apscheduler"),
-    "apscheduler-4": Contender(
-        "apscheduler-4", "APScheduler 4", "apscheduler", extra=("apscheduler==4.0.0a6", "sqlalchemy>=2")
+    "apscheduler-3": Contender(
+        "apscheduler-3",
+        "APScheduler 3",
+        "",
+        packages=("apscheduler==3.11.3", "sqlalchemy", "psycopg[binary]"),
     ),
-    "celery-beat": Contender("celery-beat", "celery beat, two", "celery", "redis"),
-    "celery-beat-1": Contender("celery-beat", "celery beat, one", "celery", "redis", processes=1),
-    "pgqueuer": Contender("pgqueuer", "pgqueuer", "pgqueuer"),
+    "apscheduler-4": Contender(
+        "apscheduler-4",
+        "APScheduler 4",
+        "",
+        packages=("apscheduler==4.0.0a6", "sqlalchemy", "psycopg[binary]"),
+    ),
+    "celery-beat": Contender("celery-beat", "celery beat, two", "", "redis", packages=_CELERY),
+    "celery-beat-1": Contender("celery-beat", "celery beat, one", "", "redis", 1, packages=_CELERY),
+    "pgqueuer": Contender("pgqueuer", "pgqueuer", "", packages=("pgqueuer[asyncpg]==1.6.0",)),
 }
 
 
@@ -95,6 +111,21 @@ def server_of(contender: Contender) -> Iterator[str]:
         made.close()
 
 
+def python_of(contender: Contender) -> str:
+    """The Python that has a contender's packages, which are installed at the first time."""
+    if not contender.packages:
+        return sys.executable
+    place = user_cache_path("intervalq-benchmarks") / "-".join(contender.packages).replace("[", "-").replace(
+        "]", ""
+    )
+    python = place / "bin" / "python"
+    if not (place / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *contender.packages], check=True)
+        (place / "ready").touch()
+    return str(python)
+
+
 class Driver:
     """Runs a contender's processes, and kills them in turns."""
 
@@ -112,22 +143,14 @@ class Driver:
         self._folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
 
+    def prepare(self) -> None:
+        """Create the tables of pgqueuer, which its processes don't."""
+        command = [python_of(self._contender), str(SCRIPT), "pgqueuer-install"]
+        subprocess.run(command, env=self._environment, check=True)
+
     def start(self, place: int) -> subprocess.Popen[bytes]:
         """Start the process with this number."""
-        command = [sys.executable, str(SCRIPT), self._contender.kind]
-        if self._contender.extra:
-            added = [word for package in self._contender.extra for word in ("--with", package)]
-            command = [
-                "uv",
-                "run",
-                "--frozen",
-                "--group",
-                "test",
-                "--isolated",
-                *added,
-                "python",
-                *command[1:],
-            ]
+        command = [python_of(self._contender), str(SCRIPT), self._contender.kind]
         state = {"SCHEDULES_STATE": str(self._folder / f"beat{place}")}
         with (self._folder / f"errors{place}").open("ab") as errors:
             return subprocess.Popen(
@@ -143,16 +166,16 @@ class Driver:
     async def storm(self) -> int:
         """Start, kill and start again; returns the number of kills."""
         self.processes = [self.start(place) for place in range(self._contender.processes)]
-        await asyncio.sleep(self._given.warm)
+        await anyio.sleep(self._given.warm)
         kills, end = 0, time.monotonic() + self._given.seconds
         while time.monotonic() < end:
-            await asyncio.sleep(self._given.kill_every)
+            await anyio.sleep(self._given.kill_every)
             place = kills % self._contender.processes
             self.kill(place)
             kills += 1
-            await asyncio.sleep(1)
+            await anyio.sleep(1)
             self.processes[place] = self.start(place)
-        await asyncio.sleep(self._given.warm)
+        await anyio.sleep(self._given.warm)
         for place in range(self._contender.processes):
             self.kill(place)
         return kills
@@ -165,10 +188,6 @@ class Driver:
 
 async def _takes_tasks(url: str, fired: list[tuple[str, float]]) -> None:
     """Take the tasks of durable schedules. The id says which occurrence it is; a double has another time."""
-    from datetime import datetime
-
-    from intervalq.tasks import Tasks
-
     seen: set[tuple[str, float]] = set()
     async with Tasks(url) as tasks:
         async for claim in tasks.pull("out", name="driver"):
@@ -181,10 +200,7 @@ async def _takes_tasks(url: str, fired: list[tuple[str, float]]) -> None:
 
 async def _takes_messages(url: str, fired: list[tuple[str, float]]) -> None:
     """Take the messages of celery beat from its queue."""
-    import base64
-    import json
-
-    import redis.asyncio
+    import redis.asyncio  # noqa: PLC0415 - only for that contender
 
     client = redis.asyncio.Redis.from_url(url)
     while True:
@@ -199,9 +215,9 @@ async def _run(contender: Contender, given: argparse.Namespace, url: str, row: R
         "celery-beat": _takes_messages,
     }
     with tempfile.TemporaryDirectory(prefix="intervalq-") as folder:
-        if contender.kind == "pgqueuer":
-            await _install_pgqueuer(url)
         driver = Driver(contender, given, url, Path(folder))
+        if contender.kind == "pgqueuer":
+            driver.prepare()
         taker = takers.get(contender.kind)
         taking = None if taker is None else asyncio.ensure_future(taker(url, row.fired))
         try:
@@ -218,16 +234,8 @@ async def _run(contender: Contender, given: argparse.Namespace, url: str, row: R
             row.missing = (Path(folder) / "errors0").read_text().strip().splitlines()[-1:][0]
 
 
-async def _install_pgqueuer(url: str) -> None:
-    import asyncpg  # type: ignore[import-untyped]  # it has no types
-    from pgqueuer import AsyncpgDriver, Queries
-
-    connection = await asyncpg.connect(url)
-    await Queries(AsyncpgDriver(connection)).install()
-    await connection.close()
-
-
 def main() -> int:
+    """Run all rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -247,9 +255,9 @@ def main() -> int:
         with server_of(contender) as url:
             try:
                 asyncio.run(_run(contender, given, url, row))
-            except ImportError as error:
+            except (ImportError, subprocess.CalledProcessError) as error:
                 row.missing = str(error)
-        shown = contender.extra[0].partition("==")[2] if contender.extra else version(contender.package)
+        shown = contender.packages[0].partition("==")[2] if contender.packages else version(contender.package)
         if row.missing:
             print(f"{row.label:22}{shown:>10}  missing: {row.missing}")
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -82,7 +83,8 @@ def test_blocking_code_has_the_same(url: str) -> None:
 def test_what_a_store_does_not_have_is_refused_when_it_is_declared(url: str) -> None:
     async def main() -> None:
         async with Tasks(url) as tasks:
-            for options in ({"priority": 1}, {"keep": "1d"}):
+            refused: list[dict[str, Any]] = [{"priority": 1}, {"keep": "1d"}]
+            for options in refused:
                 with pytest.raises(UnsupportedOperation):
                     await tasks.schedule("refused", "q", every="1h", **options)
             assert "refused" not in [info.name for info in await tasks.schedules.inspect_all()]

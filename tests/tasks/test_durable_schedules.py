@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import anyio
 import pytest
@@ -301,14 +302,15 @@ async def test_workers_end_when_their_queues_are_empty_whatever_is_scheduled() -
 async def test_what_is_wrong_with_a_declaration_is_said_at_once() -> None:
     store = FakeStore()
     async with handle(store) as own:
-        for options, why in (
+        cases: list[tuple[dict[str, Any], str]] = [
             ({}, "one of every= and cron="),
             ({"every": "1h", "cron": "0 3 * * *"}, "one of every= and cron="),
             ({"cron": "@reboot"}, "@reboot"),
             ({"cron": "0 0 3 * * *"}, "six fields"),
             ({"every": "1h", "misfire": "no"}, "all, once, skip"),
             ({"every": "1h", "replace": True}, "key"),
-        ):
+        ]
+        for options, why in cases:
             with pytest.raises(InvalidOption, match=why):
                 await own.schedule("s", "out", **options)
         with pytest.raises(InvalidName):
