@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 LOG = os.environ.get("SCHEDULES_LOG", os.devnull)
@@ -30,11 +31,8 @@ def intervalq() -> None:
 
     schedules = Schedules(URL)
     for number in range(COUNT):
-
-        async def fired(name: str = f"s{number}") -> None:
-            note(name)
-
-        schedules.every(EVERY, name=f"s{number}", misfire="all", overlap="wait")(lambda made=fired: made())
+        fired = partial(note, f"s{number}")
+        schedules.every(EVERY, name=f"s{number}", misfire="all", overlap="wait")(fired)
     anyio.run(schedules.run)
 
 
