@@ -63,7 +63,7 @@ CONTENDERS = {
         "apscheduler-4",
         "APScheduler 4",
         "",
-        packages=("apscheduler==4.0.0a6", "sqlalchemy", "psycopg[binary]"),
+        packages=("apscheduler==4.0.0a6", "sniffio", "sqlalchemy", "psycopg[binary]"),
     ),
     "celery-beat": Contender("celery-beat", "celery beat, two", "", "redis", packages=_CELERY),
     "celery-beat-1": Contender("celery-beat", "celery beat, one", "", "redis", 1, packages=_CELERY),
@@ -204,8 +204,9 @@ async def _takes_messages(url: str, fired: list[tuple[str, float]]) -> None:
 
     client = redis.asyncio.Redis.from_url(url)
     while True:
-        _, message = await client.brpop(["celery"])
-        arguments = json.loads(base64.b64decode(json.loads(message)["body"]))[0]
+        answer = await client.brpop(["celery"])
+        assert answer is not None
+        arguments = json.loads(base64.b64decode(json.loads(answer[1])["body"]))[0]
         fired.append((arguments[0], time.time()))
 
 

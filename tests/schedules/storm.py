@@ -45,6 +45,7 @@ PROCESS: Final = Path(__file__).with_name("storm_process.py")
 STORES: Final = ("sqlite", "redis-aof", "postgres", "nats")
 _STEP: Final = 20
 """The most seconds by which a clock is set forward or back."""
+_STUCK: Final = 30.0
 _CALM: Final = 120.0
 """Seconds after the last fault within which all schedules must have gone on."""
 
@@ -164,10 +165,11 @@ class Driver:
                 self.storm.begun[row.id.removeprefix("schedule/")] = row.created
 
     async def _come(self, count: int) -> None:
-        """Wait until so many more occurrences have come."""
+        """Wait until so many more occurrences have come, or for half a minute: all may be stopped."""
         goal = len(self.storm.came) + count
-        while len(self.storm.came) < goal:
-            await self._more.wait()
+        with anyio.move_on_after(_STUCK):
+            while len(self.storm.came) < goal:
+                await self._more.wait()
 
     def _note(self, which: Occurrence, mark: float) -> None:
         self.storm.came.setdefault(which, set()).add(mark)
@@ -213,8 +215,10 @@ class Driver:
         for stopped in [each for each in self._stopped if self._random.random() < 0.6]:
             stopped.send_signal(signal.SIGCONT)
             self._stopped.remove(stopped)
-        mine: dict[str, Callable[[], None]] = {"process killed": self._kill, "process stopped": self._stop}
+        mine: dict[str, Callable[[], None]] = {"process killed": self._kill}
         others = {fault.name: fault.do for fault in self._target.faults() if not fault.loses}
+        if others:  # a process that is stopped with the lock of a file stops all
+            mine["process stopped"] = self._stop
         for name, clock in self._clocks.items():
             others[f"clock of {name} set"] = partial(self._set, clock)
         kind = self._random.choice([mine, others] if others else [mine])
