@@ -49,7 +49,7 @@ class Contender:
     """What is installed for it, in an environment of its own in the user's cache folder."""
 
 
-_CELERY = ("celery==5.7.0", "redis")
+_CELERY = ("celery==5.7.0", "redis", "packaging")
 CONTENDERS = {
     "intervalq": Contender("intervalq", "intervalq.schedules", "intervalq"),
     "intervalq-durable": Contender("intervalq-durable", "intervalq, durable", "intervalq"),
@@ -261,7 +261,7 @@ def main() -> int:
                 row.missing = str(error)
         shown = contender.packages[0].partition("==")[2] if contender.packages else version(contender.package)
         if row.missing:
-            print(f"{row.label:22}{shown:>10}  missing: {row.missing}")
+            print(f"{row.label:22}{shown:>10}  missing: {row.missing}", flush=True)
             continue
         found = row.counts(given.every)
         numbers = "".join(
