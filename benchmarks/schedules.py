@@ -63,7 +63,7 @@ CONTENDERS = {
         "apscheduler-4",
         "APScheduler 4",
         "",
-        packages=("apscheduler==4.0.0a6", "sniffio", "sqlalchemy", "psycopg[binary]"),
+        packages=("apscheduler==4.0.0a6", "sniffio", "greenlet", "sqlalchemy", "psycopg[binary]"),
     ),
     "celery-beat": Contender("celery-beat", "celery beat, two", "", "redis", packages=_CELERY),
     "celery-beat-1": Contender("celery-beat", "celery beat, one", "", "redis", 1, packages=_CELERY),
