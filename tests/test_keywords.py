@@ -10,7 +10,7 @@ import pytest
 from intervalq import IntervalQueue
 from intervalq._queue.keywords import JobOptions, QueueOptions, Settings, SlotOptions, TryOptions
 from intervalq.tasks import Tasks
-from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, TasksLook, TasksOptions
+from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, ScheduleOptions, TasksLook, TasksOptions
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,7 @@ from intervalq.tasks._handle.keywords import NewOptions, QueuesLook, TasksLook, 
         (TasksOptions, Tasks.__init__, ()),
         (NewOptions, Tasks.new, ()),
         (NewOptions, Tasks.insert, ("connection",)),
+        (ScheduleOptions, Tasks.schedule, ()),
         (TasksLook, Tasks.tasks, ()),
         (QueuesLook, Tasks.queues, ()),
     ],

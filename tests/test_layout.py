@@ -264,7 +264,7 @@ def test_classes_for_users_show_only_what_users_need() -> None:
     )
     handle += " resume run slot start try_slot"
     tasks = "aclose batch cancel claim commit insert lock modify new outcomes pull put queues result run"
-    tasks += " sessions stop tasks transaction try_claim wait wait_empty worker"
+    tasks += " schedule schedules sessions stop tasks transaction try_claim wait wait_empty worker"
     task = "at attempt change checkpoint claimant claims created delete depend error id key modified note"
     task += " priority progress queue value version"
     claim = f"{task} ack commit in_progress nak open release slot snooze term"

@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "serve": "_serve.command:serve",
     "ledger": "_ledger.command:ledger",
     "schedule": "_schedule.command:schedule",
+    "once": "_schedule.once:once",
     "pipeline": "_pipeline.command:pipeline",
     "doctor": "_doctor.command:doctor",
     "demo": "_demo.command:demo",

@@ -17,12 +17,13 @@ from intervalq._timing.clock import CLOCK
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import InvalidOption, ScheduleNotFound, StoreUnavailable
 from intervalq.schedules._choice import Misfire
+from intervalq.schedules._holder import host_of
 from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._runner import Runner, look_often
 from intervalq.schedules._task import Overlap, ScheduledTask, checked_function, checked_policies
 from intervalq.schedules._times.plan import Plan
-from intervalq.schedules.rules import Record, pause, resume
+from intervalq.schedules.rules import Record, ask, pause, resume
 from intervalq.store import Store, checked_store, open_store, scheduling
 
 if TYPE_CHECKING:
@@ -73,11 +74,16 @@ class ScheduleInfo(NamedTuple):
     """When it occurs, in words."""
     paused: bool
     running: bool
-    """Whether the function runs somewhere; False with `overlap="allow"`, with which nobody knows."""
+    """Whether the function runs somewhere; False with `overlap="allow"`, with which nobody knows, and for
+    durable schedules."""
     last: datetime | None
     """The scheduled time of the last occurrence that fired; None: none has."""
     upcoming: tuple[datetime, ...]
     """The next scheduled times, also while it is paused."""
+    queue: str | None = None
+    """The queue of its tasks, if it is a durable schedule (`Tasks.schedule`)."""
+    host: str | None = None
+    """The machine that fired the last occurrence; None: none has, or it is a durable schedule."""
 
 
 class Schedules:
@@ -278,6 +284,17 @@ class Schedules:
         """
         await self._change(name, resume)
 
+    async def fire(self, name: str) -> None:
+        """Let a schedule fire now, beside its times, also while it is paused: in one of its processes.
+
+        They learn of it within a minute; what runs by this handle at once.
+
+        Raises:
+            ScheduleNotFound: the store has no such schedule.
+            StoreError: as for `inspect_all`.
+        """
+        await self._change(name, ask)
+
     async def drop(self, name: str) -> None:
         """Forget a schedule. A process that still runs it creates it again.
 
@@ -328,6 +345,7 @@ class Schedules:
             record.running and records.now() < record.until,
             None if record.fired is None else plan.time(record.fired),
             tuple(times),
+            host=None if record.fired is None else host_of(record.holder),
         )
 
     def _twin(self, store: str | os.PathLike[str] | None) -> Schedules:

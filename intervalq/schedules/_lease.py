@@ -42,6 +42,31 @@ async def run(records: Records, name: str, holder: str, function: Callable[[], A
         await _give_back(records, name, holder, finished=finished)
 
 
+async def run_beside(
+    records: Records, name: str, holder: str, function: Callable[[Callable[[], None]], Awaitable[None]]
+) -> None:
+    """Run a function that others may overlap; once it has begun, nobody reports its occurrence as abandoned.
+
+    The function is called with what it calls when it begins.
+    """
+    begun, failed = anyio.Event(), None
+
+    async def note() -> None:
+        await begun.wait()
+        await _give_back(records, name, holder, finished=True)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(note)
+        try:
+            await function(begun.set)
+        except Exception as error:  # noqa: BLE001 - raised below, when that is noted
+            failed = error
+        if not begun.is_set():
+            group.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+
+
 async def _renew(records: Records, name: str, holder: str, scope: anyio.CancelScope) -> None:
     def renewed(record: Record | None, now: int) -> Record | None:
         return None if record is None else renew(record, holder, now, LEASE)

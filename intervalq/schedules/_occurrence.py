@@ -29,7 +29,7 @@ class Occurrence:
     before a change of the schedule, don't count."""
     abandoned: datetime | None
     """The scheduled time of the last occurrence that fired, if its process was ended before the function
-    returned. None: it was not, or `overlap="allow"`, with which nobody knows."""
+    returned; with `overlap="allow"`, if it was not known yet that the function had begun. None: neither."""
     fence: int
     """A number that is higher for each later occurrence: pass it to what must refuse outdated ones."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -18,11 +17,13 @@ from intervalq._timing.wakeable_sleep import WakeableSleep
 from intervalq.errors import InvalidOption, MissingExtra, StoreError, StoreUnavailable
 from intervalq.schedules import _lease
 from intervalq.schedules._choice import Choice, choose
+from intervalq.schedules._holder import Process
 from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._task import ScheduledTask
 from intervalq.schedules._times.plan import Plan
 from intervalq.schedules.rules import Record, declare, fire, skip
+from intervalq.store import wall_clock
 
 log: Final = logging.getLogger("intervalq")
 
@@ -48,7 +49,7 @@ class Runner:
         self._threads = CapacityLimiter(_THREADS)
         self._plan = task.plan.to_text()
         """When it occurred at the last look."""
-        self._process = secrets.token_hex(8)
+        self._process = Process()
         self._before: Record | None = None
         """The record from which this process last tried to take an occurrence."""
         self._started = 0
@@ -111,23 +112,32 @@ class Runner:
         if record is None:  # dropped, or lost by the store
             await self._declare()
             return
-        if record.holder == self._holder(record.fired) and (record.fired or 0) > self._started:
+        if self._process.has(record.holder, record.fired) and (record.fired or 0) > self._started:
             self._start(record)
             return
-        if record.paused:
+        if record.paused and not record.is_asked:
             await self._wait_for_resume(record)
             return
         now, plan = self._records.now(), self._records.plan(name, record)
         if record.plan != self._plan:
             self._plan = record.plan
             log.info("schedule %r: another program has changed it to: %s", name, plan)
-        choice = choose(name, plan, max(record.through, self._late, self._started), now, self._task.misfire)
+        choice = self._choice(record, plan, now)
         if choice is None:
             await self._sleep.until(math.inf)
         elif choice.due > now:
             await self._sleep.until(self._records.local(choice.due))
         else:
             await self._take(record, choice, now)
+
+    def _choice(self, record: Record, plan: Plan, now: int) -> Choice | None:
+        """What to take next: by the plan, or what somebody has asked for."""
+        through, misfire = max(record.through, self._late, self._started), self._task.misfire
+        choice = None if record.paused else choose(self._task.name, plan, through, now, misfire)
+        if record.asked is None or not record.is_asked or record.asked <= self._started:
+            return choice
+        before = choice is not None and choice.scheduled < record.asked and choice.due <= now
+        return choice if before else Choice(record.asked, record.asked)
 
     async def _wait_for_resume(self, record: Record) -> None:
         """Look when the schedule would occur next: if it was resumed before, nothing is lost."""
@@ -147,10 +157,10 @@ class Runner:
             choice.scheduled,
             choice.due,
             now,
-            self._holder(choice.scheduled),
-            grace=task.grace,
-            lease=0 if task.overlap == "allow" else _lease.LEASE,
-            wait=task.overlap == "wait",
+            self._process.name(choice.scheduled, wall_clock() - now),
+            grace=None if choice.scheduled == record.asked else task.grace,
+            lease=_lease.LEASE,
+            overlap=task.overlap,
         )
         if outcome.verdict == "ours":
             self._before = record
@@ -173,20 +183,21 @@ class Runner:
         assert taken.fired is not None
         self._started = taken.fired
         plan: Plan = self._records.plan(self._task.name, taken)
-        due = plan.due(self._task.name, taken.fired)
+        due = taken.fired if taken.fired == taken.asked else plan.due(self._task.name, taken.fired)
         occurrence = Occurrence.of(self._task.name, plan, self._before, taken, due)
         self._group.start_soon(self._run, occurrence, taken)
 
     async def _run(self, occurrence: Occurrence, taken: Record) -> None:
-        async def call() -> None:
-            await self._task.call(occurrence, self._threads)
+        async def call(begins: Callable[[], None] = _nothing) -> None:
+            await self._task.call(occurrence, self._threads, begins)
 
+        name, holder = self._task.name, taken.holder
         try:
-            if taken.running:
-                await _lease.run(self._records, self._task.name, taken.holder, call)
-                self.wake()
+            if self._task.overlap == "allow":
+                await _lease.run_beside(self._records, name, holder, call)
             else:
-                await call()
+                await _lease.run(self._records, name, holder, call)
+                self.wake()
         except Exception as error:
             reason: BaseException = error
             while isinstance(reason, BaseExceptionGroup) and len(reason.exceptions) == 1:
@@ -198,12 +209,12 @@ class Runner:
                 exc_info=reason,
             )
 
-    def _holder(self, scheduled: int | None) -> str:
-        """The name by which this process takes an occurrence: after a lost answer it knows its own again."""
-        return f"{self._process}.{scheduled}"
-
     def _time(self, choice: Choice) -> str:
         return f"{self._task.plan.time(choice.scheduled):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _nothing() -> None:
+    pass
 
 
 async def look_often(records: Records, runners: dict[str, Runner], seconds: float) -> None:

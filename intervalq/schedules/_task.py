@@ -36,22 +36,32 @@ class ScheduledTask:
     overlap: Overlap
     queue: IntervalQueue | None
 
-    async def call(self, occurrence: Occurrence, threads: CapacityLimiter) -> None:
-        """Call the function, at a slot of the queue if there is one; plain functions run in a thread."""
+    async def call(
+        self, occurrence: Occurrence, threads: CapacityLimiter, begins: Callable[[], None]
+    ) -> None:
+        """Call the function, at a slot of the queue if there is one; plain functions run in a thread.
+
+        `begins` is called just before.
+        """
         if self.queue is None:
-            await self._call(occurrence, threads)
+            await self._call(occurrence, threads, begins)
         else:
             async with self.queue.slot():
-                await self._call(occurrence, threads)
+                await self._call(occurrence, threads, begins)
 
-    async def _call(self, occurrence: Occurrence, threads: CapacityLimiter) -> None:
+    async def _call(
+        self, occurrence: Occurrence, threads: CapacityLimiter, begins: Callable[[], None]
+    ) -> None:
         arguments = (occurrence,) if _takes_one(self.function) else ()
         if inspect.iscoroutinefunction(self.function):
+            begins()
             await self.function(*arguments)
-        else:
-            made = await to_thread.run_sync(self.function, *arguments, limiter=threads)
-            if inspect.isawaitable(made):  # of an object whose call is async
-                await made
+            return
+        async with threads:
+            begins()
+            made = await to_thread.run_sync(self.function, *arguments, limiter=CapacityLimiter(1))
+        if inspect.isawaitable(made):  # of an object whose call is async
+            await made
 
 
 def checked_policies(misfire: object, overlap: object) -> None:

@@ -36,8 +36,9 @@ class Record:
     """Occurrences that are scheduled up to this instant are decided: they have fired, were skipped, or don't
     count because the schedule didn't exist, had another plan, or was paused. Never goes back."""
     reported: int
-    """Up to which occurrence those that were missed have been reported. Never goes back. With a lease, a run
-    has reported them once it has ended: if its process dies, the next one reports them again."""
+    """Up to which occurrence those that were missed have been reported. Never goes back. A run has reported
+    them once it has ended (where runs may overlap, once it has begun): if its process dies before, the next
+    one reports them again."""
     fired: int | None = None
     """When the last occurrence that fired was scheduled; None: none has."""
     fence: int = 0
@@ -45,10 +46,17 @@ class Record:
     holder: str = ""
     """Who fired the last one: a name that is used for one occurrence by one process."""
     until: int = 0
-    """With a lease: when the run of the last occurrence ended, or ends unless its holder renews the lease."""
+    """When the run of the last occurrence ended, or ends unless its holder renews the lease."""
     running: bool = False
-    """With a lease: whether its holder has not reported the end of the run."""
+    """Whether its holder has not reported the end of the run; where runs may overlap, its beginning."""
     paused: bool = False
+    asked: int | None = None
+    """An occurrence beside the plan, at once, that somebody has asked for; None: nobody ever has."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether such an occurrence has still to fire."""
+        return self.asked is not None and self.asked > self.through
 
     def to_text(self) -> str:
         """The record as it is stored: the same text for the same record."""
@@ -115,7 +123,7 @@ def fire(
     *,
     grace: int | None,
     lease: int,
-    wait: bool = False,
+    overlap: Literal["skip", "wait", "allow"] = "skip",
 ) -> Outcome:
     """Take an occurrence.
 
@@ -126,30 +134,36 @@ def fire(
         now: the store's clock.
         holder: who takes it.
         grace: how late it may be; None: as late as it likes.
-        lease: for how long the holder alone may run; 0: runs may overlap.
-        wait: whether it waits for an earlier run, so that it is late only from the end of that.
+        lease: for how long the holder alone may run; with `allow`, for how long it may not have begun.
+        overlap: whether runs may overlap; or else, with `wait`, an occurrence is late only from the end of
+            the earlier run.
     """
-    if record.paused:
+    if record.paused and scheduled != record.asked:
         return Outcome("paused", record)
     if scheduled <= record.through:
         return Outcome("taken", record)
     if now < due:
         return Outcome("early", record)
-    if lease and record.running and now < record.until:
+    if overlap != "allow" and record.running and now < record.until:
         return Outcome("held", record)
-    if grace is not None and now - max(due, record.until if wait else due) > grace:
+    if grace is not None and now - max(due, record.until if overlap == "wait" else due) > grace:
         return Outcome("misfire", record)
-    taken = replace(
-        record,
-        through=scheduled,
-        reported=record.reported if lease else scheduled,
-        fired=scheduled,
-        fence=record.fence + 1,
-        holder=holder,
-        until=now + lease if lease else record.until,
-        running=lease > 0,
-    )
-    return Outcome("ours", taken)
+    return Outcome("ours", _taken(replace(record, through=scheduled, fired=scheduled), holder, now + lease))
+
+
+def take_over(record: Record, holder: str, now: int, lease: int) -> Record:
+    """Run the last occurrence again, whose holder has let its lease end. Otherwise nothing changes."""
+    if not record.running or now < record.until:
+        return record
+    return _taken(record, holder, now + lease)
+
+
+def ask(record: Record, now: int) -> Record:
+    """Ask for an occurrence now, beside the plan, also in a pause. One that was asked for before stays."""
+    if record.is_asked:
+        return record
+    before = _decided(record, now - 1) if record.paused else record  # those of a pause don't count
+    return replace(before, asked=max(now, before.through + 1))
 
 
 def skip(record: Record, scheduled: int) -> Record:
@@ -182,6 +196,10 @@ def pause(record: Record) -> Record:
 def resume(record: Record, now: int) -> Record:
     """End a pause. Occurrences in it don't count."""
     return replace(_decided(record, now), paused=False) if record.paused else record
+
+
+def _taken(record: Record, holder: str, until: int) -> Record:
+    return replace(record, fence=record.fence + 1, holder=holder, until=until, running=True)
 
 
 def _decided(record: Record, now: int) -> Record:

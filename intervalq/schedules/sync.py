@@ -59,6 +59,10 @@ class Schedules:
         """End a pause: see `intervalq.schedules.Schedules.resume`."""
         BACKGROUND.call(lambda: self._here().resume(name))
 
+    def fire(self, name: str) -> None:
+        """Let a schedule fire now: see `intervalq.schedules.Schedules.fire`."""
+        BACKGROUND.call(lambda: self._here().fire(name))
+
     def drop(self, name: str) -> None:
         """Forget a schedule: see `intervalq.schedules.Schedules.drop`."""
         BACKGROUND.call(lambda: self._here().drop(name))

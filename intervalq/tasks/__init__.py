@@ -7,6 +7,7 @@ from intervalq.tasks._handle.outcome import FailedAttempt, NoOutcome, Outcome, T
 from intervalq.tasks._handle.pull import Pull, PullInfo
 from intervalq.tasks._handle.tasks import Modified, Tasks
 from intervalq.tasks._handle.worker_session import WorkerSession
+from intervalq.tasks._schedule.changes import TaskSchedules
 from intervalq.tasks._worker.policy import Reject, Retry, Snooze
 from intervalq.tasks.rules import Cancelled, QueueStats
 
@@ -30,6 +31,7 @@ __all__ = [
     "Task",
     "TaskCancelled",
     "TaskFailed",
+    "TaskSchedules",
     "Tasks",
     "TransactionConflict",
     "UnreadableValue",

@@ -1,9 +1,9 @@
-"""Durable tasks for blocking code: inserting, inspecting and cancelling them, and locks; no workers."""
+"""Durable tasks for blocking code: inserting, also at set times, looking, cancelling, and locks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -13,12 +13,51 @@ import anyio
 
 from intervalq._queue.options import Duration
 from intervalq._timing.background_loop import BACKGROUND
+from intervalq.schedules import ScheduleInfo
 from intervalq.tasks._claim.task import Task
-from intervalq.tasks._handle.keywords import NewOptions, OutcomesLook, QueuesLook, TasksLook, TasksOptions
+from intervalq.tasks._handle.keywords import (
+    NewOptions,
+    OutcomesLook,
+    QueuesLook,
+    ScheduleOptions,
+    TasksLook,
+    TasksOptions,
+)
 from intervalq.tasks._handle.outcome import Outcome
 from intervalq.tasks._handle.tasks import Modified
 from intervalq.tasks._handle.tasks import Tasks as AsyncTasks
 from intervalq.tasks.rules import Cancelled, Change, Delete, Depend, Insert, QueueStats
+
+
+class TaskSchedules:
+    """`intervalq.tasks.TaskSchedules` for blocking code."""
+
+    def __init__(self, here: Callable[[], AsyncTasks]) -> None:
+        self._here = here
+
+    def inspect_all(self, *, upcoming: int = 1) -> list[ScheduleInfo]:
+        """The schedules. See `intervalq.tasks.TaskSchedules.inspect_all`."""
+        return BACKGROUND.call(lambda: self._here().schedules.inspect_all(upcoming=upcoming))
+
+    def inspect(self, name: str, *, upcoming: int = 10) -> ScheduleInfo:
+        """One schedule. See `intervalq.tasks.TaskSchedules.inspect`."""
+        return BACKGROUND.call(lambda: self._here().schedules.inspect(name, upcoming=upcoming))
+
+    def fire(self, name: str) -> str:
+        """Insert the task of a schedule now. See `intervalq.tasks.TaskSchedules.fire`."""
+        return BACKGROUND.call(lambda: self._here().schedules.fire(name))
+
+    def pause(self, name: str) -> None:
+        """Let a schedule insert nothing. See `intervalq.tasks.TaskSchedules.pause`."""
+        BACKGROUND.call(lambda: self._here().schedules.pause(name))
+
+    def resume(self, name: str) -> None:
+        """End a pause. See `intervalq.tasks.TaskSchedules.resume`."""
+        BACKGROUND.call(lambda: self._here().schedules.resume(name))
+
+    def drop(self, name: str) -> None:
+        """Forget a schedule. See `intervalq.tasks.TaskSchedules.drop`."""
+        BACKGROUND.call(lambda: self._here().schedules.drop(name))
 
 
 class Tasks:
@@ -56,6 +95,17 @@ class Tasks:
     def cancel(self, *ids: str) -> Cancelled:
         """Cancel tasks, waiting or running. See `intervalq.tasks.Tasks.cancel`."""
         return BACKGROUND.call(lambda: self._here().cancel(*ids))
+
+    def schedule(
+        self, name: str, queue: str, value: object = None, **options: Unpack[ScheduleOptions]
+    ) -> None:
+        """Insert a task at set times from now on. See `intervalq.tasks.Tasks.schedule`."""
+        BACKGROUND.call(lambda: self._here().schedule(name, queue, value, **options))
+
+    @property
+    def schedules(self) -> TaskSchedules:
+        """The durable schedules of the store. See `intervalq.tasks.Tasks.schedules`."""
+        return TaskSchedules(self._here)
 
     def tasks(self, queue: str | None = None, **options: Unpack[TasksLook]) -> list[Task]:
         """Tasks of a queue. See `intervalq.tasks.Tasks.tasks`."""

@@ -11,6 +11,7 @@ import pytest
 from intervalq.cli._app import run_app
 from intervalq.schedules import Schedules
 from intervalq.schedules.sync import Schedules as BlockingSchedules
+from intervalq.tasks.sync import Tasks as BlockingTasks
 
 
 def test_schedules_are_shown_paused_and_dropped(
@@ -64,3 +65,32 @@ def test_schedules_are_shown_paused_and_dropped(
     assert run("drop", "nightly") == "nightly: dropped\n"
     assert "no schedule 'nightly'" in run("next", "nightly", code=1)
     assert "memory" in run("list", "--store", "memory://", code=2)
+
+
+def test_durable_schedules_are_handled_like_those_that_call_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    monkeypatch.setenv("INTERVALQ_STORE", url)
+
+    def run(*args: str, code: int = 0) -> str:
+        assert run_app(["schedule", *args]) == code
+        shown = capsys.readouterr()
+        return shown.err if code else shown.out
+
+    with BlockingTasks(url) as tasks:
+        tasks.schedule("weekly", "reports", cron="30 2 * * mon", timezone="Europe/Berlin")
+        assert "weekly" in run("list")
+        assert "inserts into reports" in run("list")
+        times = run("next", "weekly").splitlines()
+        assert len(times) == 10
+        assert all(time.startswith("Mon ") for time in times)
+        assert run("pause", "weekly").startswith("weekly: paused")
+        assert run("list").split()[-1] == "(paused)"
+        assert run("resume", "weekly").startswith("weekly: resumed (next: Mon ")
+        said = run("run", "weekly")
+        assert said == f"weekly: inserted task {tasks.tasks('reports')[0].id}\n"
+        assert json.loads(run("list", "--json"))["queue"] == "reports"
+        assert run("drop", "weekly") == "weekly: dropped\n"
+        assert tasks.schedules.inspect_all() == []
+    assert "no schedule 'weekly'" in run("run", "weekly", code=1)

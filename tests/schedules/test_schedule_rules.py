@@ -11,6 +11,7 @@ from intervalq.schedules.rules import (
     BadRecord,
     NewerRecord,
     Record,
+    ask,
     declare,
     end,
     fire,
@@ -18,20 +19,21 @@ from intervalq.schedules.rules import (
     renew,
     resume,
     skip,
+    take_over,
 )
 
 LEASE, GRACE = 10, 5
 STEPS = st.one_of(
     st.tuples(st.just("fire"), st.integers(-8, 8), st.integers(0, 3), st.sampled_from("ab"), st.booleans()),
     st.tuples(st.sampled_from(["skip"]), st.integers(-8, 8)),
-    st.tuples(st.sampled_from(["renew", "end"]), st.sampled_from("ab")),
+    st.tuples(st.sampled_from(["renew", "end", "take_over"]), st.sampled_from("ab")),
     st.tuples(st.just("declare"), st.sampled_from(["p", "q"])),
-    st.tuples(st.sampled_from(["pause", "resume"])),
+    st.tuples(st.sampled_from(["pause", "resume", "ask"])),
 )
 
 
 @given(st.lists(st.tuples(st.integers(-3, 6), STEPS), max_size=40))
-def test_no_sequence_breaks_the_promises(  # noqa: PLR0912, PLR0915 - one case per transition
+def test_no_sequence_breaks_the_promises(  # noqa: C901, PLR0912, PLR0915 - one case per transition
     history: list[tuple[int, tuple[object, ...]]],
 ) -> None:
     """The clock may step back. Instants of occurrences are near the clock, before and behind it."""
@@ -53,34 +55,49 @@ def test_no_sequence_breaks_the_promises(  # noqa: PLR0912, PLR0915 - one case p
                     now,
                     f"{who}.{scheduled}",
                     grace=GRACE,
-                    lease=LEASE if leased else 0,
+                    lease=LEASE,
+                    overlap="skip" if leased else "allow",
                 )
                 record = outcome.record
                 if outcome.verdict != "ours":
                     assert record is before
                 else:
-                    assert not before.paused
+                    assert not before.paused or scheduled == before.asked
                     assert scheduled > closed, "decided already"
                     assert scheduled + jitter <= now <= scheduled + jitter + GRACE
                     assert not leased or not runs or now >= until, "an earlier run has the lease"
                     assert record.fence == before.fence + 1
                     assert record.fired == scheduled
-                    assert record.reported == (before.reported if leased else scheduled)
+                    assert record.reported == before.reported
                     fired.append(scheduled)
-                    closed, runs = scheduled, f"{who}.{scheduled}" if leased else ""
-                    until = now + LEASE if leased else until
+                    closed, runs, until = scheduled, f"{who}.{scheduled}", now + LEASE
+            case "take_over", str(who):
+                record = take_over(record, f"{who}.{record.fired}!", now, LEASE)
+                if record is not before:
+                    assert runs, "it has ended"
+                    assert now >= until, "an earlier run has the lease"
+                    assert (record.fired, record.fence) == (before.fired, before.fence + 1)
+                    runs, until = f"{who}.{record.fired}!", now + LEASE
+            case ("ask",):
+                record = ask(record, now)
+                closed = max(closed, record.through)
+                assert record.is_asked
+                assert record.asked is not None
+                assert record.asked > closed
             case "skip", int(offset):
                 record = skip(record, now + offset)
                 closed = max(closed, now + offset)
             case "renew", str(who):
-                record = renew(record, f"{who}.{record.fired}", now, LEASE)
-                if f"{who}.{record.fired}" == runs:
+                holder = runs if runs.startswith(who) else f"{who}.{record.fired}"
+                record = renew(record, holder, now, LEASE)
+                if holder == runs:
                     until = max(until, now + LEASE)
                 else:
                     assert record is before
             case "end", str(who):
-                record = end(record, f"{who}.{record.fired}", now, finished=True)
-                if f"{who}.{record.fired}" == runs:
+                holder = runs if runs.startswith(who) else f"{who}.{record.fired}"
+                record = end(record, holder, now, finished=True)
+                if holder == runs:
                     runs = ""
                     assert not record.running
                     assert record.fired is not None
@@ -106,12 +123,12 @@ def test_no_sequence_breaks_the_promises(  # noqa: PLR0912, PLR0915 - one case p
 
 def test_a_late_occurrence_is_a_misfire_and_a_waiting_one_is_late_from_the_end_of_the_run() -> None:
     record = declare(None, "p", 0)
-    assert fire(record, 10, 10, 15, "a", grace=5, lease=0).verdict == "ours"
-    assert fire(record, 10, 10, 16, "a", grace=5, lease=0).verdict == "misfire"
-    assert fire(record, 10, 10, 10**9, "a", grace=None, lease=0).verdict == "ours"
+    assert fire(record, 10, 10, 15, "a", grace=5, lease=LEASE).verdict == "ours"
+    assert fire(record, 10, 10, 16, "a", grace=5, lease=LEASE).verdict == "misfire"
+    assert fire(record, 10, 10, 10**9, "a", grace=None, lease=LEASE).verdict == "ours"
     ran = end(fire(record, 10, 10, 10, "a", grace=5, lease=LEASE).record, "a", 18, finished=True)
-    assert fire(ran, 12, 12, 22, "b", grace=5, lease=LEASE, wait=True).verdict == "ours"
-    assert fire(ran, 12, 12, 24, "b", grace=5, lease=LEASE, wait=True).verdict == "misfire"
+    assert fire(ran, 12, 12, 22, "b", grace=5, lease=LEASE, overlap="wait").verdict == "ours"
+    assert fire(ran, 12, 12, 24, "b", grace=5, lease=LEASE, overlap="wait").verdict == "misfire"
     assert fire(ran, 12, 12, 22, "b", grace=5, lease=LEASE).verdict == "misfire"
 
 

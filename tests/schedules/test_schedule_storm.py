@@ -1,20 +1,22 @@
+"""Storms of a few seconds; the long form has more of everything, all stores, and clocks that are set."""
+
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from schedules.storm import storm
-from stores.kinds import url_of
+from schedules.storm import Plan, run
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "redis"])
-def test_kills_double_nothing_and_lose_only_what_was_taken(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    url, prefix = url_of(kind, request, tmp_path), f"{tmp_path.name}-"
-    found = storm(url, prefix, tmp_path / "log", processes=3, schedules=4, kills=3)
-    assert found["doubled"] == 0, found
-    assert found["taken"] <= 3 * 4, found
-    assert found["taken"] or not found["lost"], found
-    assert found["fired"] > 3 * 4, found
+def test_each_occurrence_of_a_durable_schedule_is_inserted_once() -> None:
+    found = run(Plan(store="redis-aof", schedules=20, processes=3, seconds=0, every=1, faults=5))
+    assert not found.doubled
+    assert not found.lost
+    assert found.went_on
+    assert len(found.came) >= 40
+
+
+def test_functions_are_called_at_most_once_and_what_was_missed_is_reported() -> None:
+    plan = Plan(store="sqlite", schedules=4, processes=3, seconds=0, every=0.2, faults=5, overlap="allow")
+    found = run(plan)
+    assert not found.doubled
+    assert not found.lost
+    assert found.went_on
+    assert len(found.came) >= 8

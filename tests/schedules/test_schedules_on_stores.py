@@ -59,7 +59,8 @@ def test_two_processes_fire_each_occurrence_once(url: str, overlap: str) -> None
     assert len(times) == len({*times})
     fences = sorted(occurrence.fence for occurrence in fired)
     assert fences == [*range(fences[0], fences[0] + len(fences))]
-    assert not [occurrence for occurrence in fired if occurrence.abandoned]
+    if overlap == "skip":  # else one may be taken before it is known that the one before has begun
+        assert not [occurrence for occurrence in fired if occurrence.abandoned]
 
 
 @pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)

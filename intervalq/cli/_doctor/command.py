@@ -14,6 +14,7 @@ import click
 
 from intervalq import IntervalqError
 from intervalq._show import as_json, escaped, seconds
+from intervalq.cli._doctor.clocks import FAR, examine_clocks
 from intervalq.cli._doctor.limits import examine_limits
 from intervalq.cli._doctor.spark import about_spark, show_spark
 from intervalq.cli._options import examples, json_option, store_option
@@ -44,9 +45,6 @@ _EXTRAS: Final = {
     "testing": "hypothesis",
 }
 
-_FAR: Final = 5.0
-"""Warn if two clocks differ by this many seconds: times of results and logs can't be compared then."""
-
 
 @runtime_checkable
 class Advising(Protocol):
@@ -65,9 +63,10 @@ def doctor(ctx: click.Context, store: str | None, *, as_json_: bool) -> None:
     """Check a store and what is installed.
 
     Reports whether the store can be reached, how fast it answers, what its clock shows, and which of its
-    settings determine what it may lose; which limits of its queues don't fit their pace; and the same for
-    durable tasks, if the store supports them. If PySpark is installed, it also shows which Java Spark will
-    use. The exit code is 1 if there is an error.
+    settings determine what it may lose; which limits of its queues don't fit their pace; which hosts' clocks
+    disagreed with its own when they last fired a schedule; and the same for durable tasks, if the store
+    supports them. If PySpark is installed, it also shows which Java Spark will use. The exit code is 1 if
+    there is an error.
     """
     opened = open_store(store)
     found = anyio.run(_examine, opened, _task_store(store))
@@ -165,6 +164,7 @@ async def _examine_queues(store: Store) -> dict[str, Any]:
                 findings += await store.advice()
             findings.append(_about_keys(store))
             findings += await examine_limits(store)
+            findings += await examine_clocks(store)
     except TimeoutError:
         findings.append(("error", f"it did not answer {_LOOKS} requests within {_WITHIN:g} s"))
     except IntervalqError as error:
@@ -204,7 +204,7 @@ def _trip_findings(trips: list[float], offset: float) -> list[tuple[str, str]]:
     way = "ahead of" if offset > 0 else "behind"
     apart = f"its clock is {seconds(abs(offset))} {way} this machine's"
     level = "ok"
-    if abs(offset) > _FAR:
+    if abs(offset) > FAR:
         level = "warning"
         apart += (
             "; slots follow the store's clock alone, but times of results can't be compared with logs here"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import anyio
 import click
@@ -14,9 +16,13 @@ from rich.table import Table
 from intervalq._show import as_json, escaped, print_table
 from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
+from intervalq.errors import ScheduleNotFound, UnknownStore
 from intervalq.schedules import ScheduleInfo, Schedules
+from intervalq.store import sound_url
+from intervalq.tasks import Tasks, TaskSchedules
 
 R = TypeVar("R")
+Kind: TypeAlias = Schedules | TaskSchedules
 
 
 class ScheduleCommands(Commands):
@@ -25,6 +31,7 @@ class ScheduleCommands(Commands):
     known: ClassVar[dict[str, str]] = {
         "list": "_schedule.command:list_",
         "next": "_schedule.command:next_",
+        "run": "_schedule.command:run",
         "pause": "_schedule.command:pause",
         "resume": "_schedule.command:resume",
         "drop": "_schedule.command:drop",
@@ -36,25 +43,48 @@ class ScheduleCommands(Commands):
     epilog=examples("intervalq schedule list", "intervalq schedule list --store ./app.db"),
 )
 def schedule() -> None:
-    """Show and change schedules.
+    """Show and change schedules: those that call functions, and those that insert durable tasks.
 
     Give the store of the program that runs them: with --store, or in the environment as INTERVALQ_STORE.
     """
 
 
-def _on(store: str | None, action: Callable[[Schedules], Awaitable[R]]) -> R:
-    """Run an action on the schedules of a store that other processes can see, too.
+def _on(store: str | None, action: Callable[[Kind], Awaitable[R]]) -> list[R]:
+    """Run an action on the schedules of either kind of a store; returns the results, at least one.
 
     Raises:
         InvalidOption: it is in memory, which ends with this process.
+        ScheduleNotFound: the action found none of either kind.
     """
     shared_store(store)
 
-    async def do() -> R:
-        async with Schedules(store) as schedules:
-            return await action(schedules)
+    async def do() -> list[R]:
+        async with AsyncExitStack() as stack:
+            kinds: list[Kind] = [await stack.enter_async_context(Schedules(store))]
+            if (tasks := _tasks(store)) is not None:
+                kinds.append((await stack.enter_async_context(tasks)).schedules)
+            found, missing = list[R](), None
+            for kind in kinds:
+                try:
+                    found.append(await action(kind))
+                except ScheduleNotFound as error:
+                    missing = error
+            if missing is not None and not found:
+                raise missing
+            return found
 
     return anyio.run(do)
+
+
+def _tasks(url: str | None) -> Tasks | None:
+    """The tasks at the same URL; None: that store keeps none."""
+    url = url or os.environ.get("INTERVALQ_STORE") or None
+    tasks = Tasks(None if url is None else sound_url(url, otherwise="file")[1])
+    try:
+        tasks._here()
+    except UnknownStore:
+        return None
+    return tasks
 
 
 @click.command("list", epilog=examples("intervalq schedule list", "intervalq schedule list --json"))
@@ -65,20 +95,23 @@ def list_(store: str | None, *, as_json_: bool) -> None:
 
     With --json, each schedule is one line.
     """
-    found = _on(store, lambda schedules: schedules.inspect_all())
+    both = _on(store, lambda schedules: schedules.inspect_all())
+    found = sorted((info for some in both for info in some), key=lambda info: info.name)
     if as_json_:
         for info in found:
             click.echo(as_json(_as_dict(info)))
     elif found:
         made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for column in ("schedule", "occurs", "state", "last", "next"):
+        for column in ("schedule", "occurs", "does", "state", "last", "next"):
             made.add_column(column, no_wrap=True)
         for info in found:
             state = "paused" if info.paused else "running" if info.running else "waiting"
             upcoming = _time(info.upcoming[0] if info.upcoming else None)
             if info.paused:
                 upcoming = "(paused)"
-            made.add_row(escaped(info.name), escaped(info.plan), state, _time(info.last), upcoming)
+            state = f"{state} on {escaped(info.host)}" if info.running and info.host else state
+            does = "calls a function" if info.queue is None else f"inserts into {info.queue}"
+            made.add_row(escaped(info.name), escaped(info.plan), does, state, _time(info.last), upcoming)
         print_table(made)
     else:
         click.echo("no schedules")
@@ -91,7 +124,7 @@ def list_(store: str | None, *, as_json_: bool) -> None:
 @json_option
 def next_(name: str, count: int, store: str | None, *, as_json_: bool) -> None:
     """Show the next times of a schedule, in its time zone."""
-    info = _on(store, lambda schedules: schedules.inspect(name, upcoming=count))
+    info = _on(store, lambda schedules: schedules.inspect(name, upcoming=count))[0]
     if as_json_:
         click.echo(as_json(_as_dict(info)))
         return
@@ -99,6 +132,21 @@ def next_(name: str, count: int, store: str | None, *, as_json_: bool) -> None:
         click.echo(f"{escaped(name)} is paused; if it is resumed, it occurs at", err=True)
     for time in info.upcoming:
         click.echo(_time(time))
+
+
+@click.command(epilog=examples("intervalq schedule run nightly"))
+@click.argument("name")
+@schedules_store_option
+def run(name: str, store: str | None) -> None:
+    """Run a schedule now, beside its times, also while it is paused.
+
+    A durable schedule inserts its task. A function is called by one of the processes that run the schedule:
+    they learn of it within a minute.
+    """
+    ids = _on(store, lambda schedules: schedules.fire(name))
+    for id_ in ids:
+        done = "one of its processes runs it within a minute" if id_ is None else f"inserted task {id_}"
+        click.echo(f"{escaped(name)}: {done}")
 
 
 @click.command(epilog=examples("intervalq schedule pause nightly"))
@@ -123,11 +171,11 @@ def resume(name: str, store: str | None) -> None:
     second.
     """
 
-    async def do(schedules: Schedules) -> ScheduleInfo:
+    async def do(schedules: Kind) -> ScheduleInfo:
         await schedules.resume(name)
         return await schedules.inspect(name, upcoming=1)
 
-    info = _on(store, do)
+    info = _on(store, do)[0]
     click.echo(f"{escaped(name)}: resumed (next: {_time(info.upcoming[0] if info.upcoming else None)})")
 
 
@@ -135,7 +183,10 @@ def resume(name: str, store: str | None) -> None:
 @click.argument("name")
 @schedules_store_option
 def drop(name: str, store: str | None) -> None:
-    """Forget a schedule; a process that still runs it creates it again."""
+    """Forget a schedule.
+
+    A process that still runs it creates it again. What a durable schedule has inserted stays.
+    """
     _on(store, lambda schedules: schedules.drop(name))
     click.echo(f"{escaped(name)}: dropped")
 

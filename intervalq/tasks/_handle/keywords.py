@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from intervalq._queue.options import Duration
 from intervalq._spec.codec import Codec
+from intervalq.schedules._choice import Misfire
 
 
 class TasksOptions(TypedDict, total=False):
@@ -34,6 +35,24 @@ class NewOptions(TypedDict, total=False):
     priority: int
     keep: Duration | None
     concurrency_per_key: int
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """Options of `Tasks.schedule`."""
+
+    every: Duration | None
+    cron: str | None
+    timezone: str
+    start: datetime | None
+    end: datetime | None
+    window: str | None
+    jitter: Duration
+    misfire: Misfire
+    grace: Duration
+    key: str | None
+    replace: bool
+    priority: int
+    keep: Duration | None
 
 
 class TasksLook(TypedDict, total=False):

@@ -17,7 +17,7 @@ from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.task import Claim, Task
-from intervalq.tasks._handle.claiming import Claiming
+from intervalq.tasks._handle.scheduling import Scheduling
 from intervalq.tasks._session.commit import checkpoints, modification, settled
 from intervalq.tasks._spec.ids import new_ids
 from intervalq.tasks._worker.job import Work
@@ -52,7 +52,7 @@ class Modified(NamedTuple):
     """Inserts that were left out: their id, and the id of the existing task."""
 
 
-class Tasks(Claiming):
+class Tasks(Scheduling):
     """Durable tasks in a store: any worker may run one, and its result is committed once.
 
     A handle doesn't connect until it is used, so it may be created at import time. It belongs to one event

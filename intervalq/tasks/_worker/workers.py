@@ -15,6 +15,7 @@ from intervalq._queue.queue import IntervalQueue
 from intervalq._spec import parse
 from intervalq.errors import DependencyError, InvalidOption, StoreError, StoreUnavailable, short
 from intervalq.tasks._claim import values as _values
+from intervalq.tasks._schedule.keeper import Keeper
 from intervalq.tasks._session.lifecycle import Lifecycle
 from intervalq.tasks._worker.job import ChunkRefused, ChunkWork, Job, Refused, Work, check_function
 from intervalq.tasks._worker.pace import CostOf, QueueOf, pace_of
@@ -43,6 +44,7 @@ class Workers(Lifecycle):
         self._pools: list[WorkerPool] = []
         self._counts: Counter[str] = Counter()  # of earlier runs
         self._stopping: anyio.Event | None = None
+        self._keeper: Keeper | None = None
 
     @overload
     def worker(
@@ -207,19 +209,26 @@ class Workers(Lifecycle):
             raise InvalidOption("the workers of this handle are already running: create one handle per run")
         self._pools = pools = [WorkerPool(job, session, job.concurrency or many) for job in self._jobs]
         self._stopping = stopping = anyio.Event()
-        errors: list[StoreError] = []
+        self._keeper = keeper = Keeper(session)
+        errors: list[BaseException] = []
+
+        def failed(error: BaseException) -> None:
+            errors.append(error)
+            group.cancel_scope.cancel()
+
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._end, stopping, group.cancel_scope, seconds)
+                group.start_soon(keeper.run, failed)
                 if until_empty:
-                    group.start_soon(self._stop_when_empty, errors, group.cancel_scope)
+                    group.start_soon(self._stop_when_empty, failed)
                 async with anyio.create_task_group() as running:
                     for pool in pools:
                         pool.on_error = group.cancel_scope.cancel
                         running.start_soon(pool.run)
                 group.cancel_scope.cancel()
         finally:
-            self._counts, self._pools = self._outcomes, []
+            self._counts, self._pools, self._keeper = self._outcomes, [], None
             with anyio.CancelScope(shield=True):
                 await session.leave()
         for error in (*(pool.error for pool in pools), *errors):
@@ -243,15 +252,15 @@ class Workers(Lifecycle):
             )
         scope.cancel()
 
-    async def _stop_when_empty(self, errors: list[StoreError], scope: anyio.CancelScope) -> None:
+    async def _stop_when_empty(self, failed: Callable[[BaseException], None]) -> None:
         while True:
             try:
                 await self.wait_empty(*{name for job in self._jobs for name in job.queues})
             except StoreUnavailable:
                 await anyio.sleep(_EMPTY_POLL)
             except StoreError as error:  # raised by `run`, not as a group
-                errors.append(error)
-                scope.cancel()
+                failed(error)
+                return
             else:
                 self.stop()
                 return

@@ -1,0 +1,58 @@
+"""Names of those who fire occurrences: unique ones, which tell the machine and how its clock was set."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from typing import Final, NamedTuple, Self
+
+_NAME: Final = re.compile(
+    r"[0-9a-f]{16}\.-?\d+@(?P<host>.*?)(?P<ahead>[+-]\d+\.\d)(?: (?P<code>\d+))?", re.DOTALL
+)
+_MAX_HOST: Final = 100
+
+
+class Holder(NamedTuple):
+    """What the name of a holder tells."""
+
+    host: str
+    ahead: float
+    """By how many seconds its clock was ahead of the store's; negative: behind."""
+    code: int | None
+    """The exit code of the command that it ran (`intervalq once`), which has ended; None: none is known."""
+
+    @classmethod
+    def of(cls, name: str) -> Self | None:
+        """What a name tells; None: nothing."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            return None
+        return cls(
+            found["host"], float(found["ahead"]), None if found["code"] is None else int(found["code"])
+        )
+
+
+def host_of(name: str) -> str:
+    """The machine of a holder."""
+    found = Holder.of(name)
+    return found.host if found is not None else "another process"
+
+
+class Process:
+    """A process that takes occurrences."""
+
+    def __init__(self) -> None:
+        self._token = secrets.token_hex(8)
+        self._host = socket.gethostname()[:_MAX_HOST]
+
+    def name(self, scheduled: int, ahead: int) -> str:
+        """The name by which it takes an occurrence, while its clock is ahead by so many microseconds."""
+        return f"{self._prefix(scheduled)}{self._host}{ahead / 1e6:+.1f}"
+
+    def has(self, name: str, scheduled: int | None) -> bool:
+        """Whether it has taken this occurrence by this name: after a lost answer it knows its own again."""
+        return name.startswith(self._prefix(scheduled))
+
+    def _prefix(self, scheduled: int | None) -> str:
+        return f"{self._token}.{scheduled}@"

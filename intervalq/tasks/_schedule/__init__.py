@@ -1,0 +1,1 @@
+"""Durable schedules: rows of the store of tasks, whose steps insert the tasks that are due."""

@@ -1,0 +1,184 @@
+"""`TaskSchedules`: looks at the durable schedules of a store, and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import anyio
+
+from intervalq._spec import parse
+from intervalq.errors import CorruptState, DependencyError, ScheduleNotFound, TransactionConflict
+from intervalq.schedules import ScheduleInfo
+from intervalq.tasks._schedule.record import CHANGED, QUEUE, Stored, row_id
+from intervalq.tasks._schedule.step import REST
+from intervalq.tasks._spec.ids import new_id
+from intervalq.tasks.rules import Beat, Change, Delete, Insert, Modify, Row, Select
+
+if TYPE_CHECKING:
+    from intervalq.tasks.store import TaskStore
+
+A = TypeVar("A")
+
+_SHOWN: Final = 10
+_TRIES: Final = 100
+_PAUSE: Final = 0.1
+"""Seconds between two tries to change a schedule whose step is being taken, or was when its worker died."""
+
+
+class Home(Protocol):
+    """What changes need of the handle of tasks."""
+
+    def _here(self) -> TaskStore: ...
+
+    def _wake(self) -> None: ...
+
+
+class TaskSchedules:
+    """The durable schedules in a store of tasks: `tasks.schedules`. See `Tasks.schedule`."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    async def inspect_all(self, *, upcoming: int = 1) -> list[ScheduleInfo]:
+        """The schedules, sorted by name.
+
+        Args:
+            upcoming: how many of the next times of each to list.
+
+        Raises:
+            StoreError: the store can't be read, or a schedule in it is broken.
+            InvalidOption, MissingExtra: a time zone isn't known here, or there is no parser for `cron`.
+        """
+        rows = await self._home._here().apply(Select(queue=QUEUE))
+        return sorted(_info(self._home, row, upcoming) for row in rows)
+
+    async def inspect(self, name: str, *, upcoming: int = _SHOWN) -> ScheduleInfo:
+        """One schedule.
+
+        Args:
+            name: its name.
+            upcoming: how many of its next times to list.
+
+        Raises:
+            ScheduleNotFound: there is no such schedule.
+            StoreError, InvalidOption, MissingExtra: as for `inspect_all`.
+        """
+        return _info(self._home, await _found(self._home, name), upcoming)
+
+    async def pause(self, name: str) -> None:
+        """Let a schedule insert nothing until `resume`.
+
+        Raises:
+            ScheduleNotFound: there is no such schedule.
+            StoreError.
+        """
+
+        def paused(row: Row) -> Modify:
+            old = _stored(self._home, row)
+            return _changed(row, replace(old, paused=True, through=old.decided(row)), REST)
+
+        await _change(self._home, name, paused)
+
+    async def resume(self, name: str) -> None:
+        """End a pause. Occurrences in it are not made up for.
+
+        Raises:
+            ScheduleNotFound: there is no such schedule.
+            StoreError.
+        """
+
+        def resumed(row: Row) -> Modify | None:
+            old = _stored(self._home, row)
+            return _changed(row, replace(old, paused=False, through=CHANGED), 0) if old.paused else None
+
+        await _change(self._home, name, resumed)
+
+    async def drop(self, name: str) -> None:
+        """Forget a schedule. What it has inserted stays.
+
+        Raises:
+            ScheduleNotFound: there is no such schedule.
+            StoreError.
+        """
+        await _change(self._home, name, lambda row: Modify(deletes=(Delete(row.id, row.version),)))
+
+    async def fire(self, name: str) -> str:
+        """Insert the task of a schedule now, beside its times, also in a pause; returns the task's id.
+
+        Raises:
+            ScheduleNotFound: there is no such schedule.
+            StoreError.
+        """
+        task = _stored(self._home, await _found(self._home, name)).task._replace(id=f"{name}/{new_id()}")
+        await self._home._here().apply(Modify(inserts=(task,)))
+        self._home._wake()
+        return task.id
+
+
+async def put(home: Home, new: Stored) -> None:
+    """Create a schedule, or change it; occurrences up to now don't count under new times."""
+    row = Insert(QUEUE, new.to_json(), row_id(new.name), skip=True, priority=new.task.priority)
+
+    def changed(row: Row) -> Modify | None:
+        old = _stored(home, row)
+        kept = replace(new, paused=old.paused, last=old.last, through=old.through)
+        if kept == old:
+            return None
+        through = old.decided(row) if old.plan == new.plan else CHANGED
+        return _changed(row, replace(kept, through=through), REST if kept.paused else 0)
+
+    if (await home._here().apply(Modify(inserts=(row,)))).existing:
+        await _change(home, new.name, changed)
+    home._wake()
+
+
+async def _change(home: Home, name: str, change: Callable[[Row], Modify | None]) -> None:
+    """Change a schedule, as often as its step is taken meanwhile."""
+    store = home._here()
+    for _ in range(_TRIES):
+        command = change(await _found(home, name))
+        if command is None:
+            return
+        try:
+            await store.apply(command)
+        except DependencyError as error:
+            if error.claims:  # of a worker that has died, perhaps, and there may be no other
+                await store.apply(Beat(""))
+            await anyio.sleep(_PAUSE)
+        else:
+            home._wake()
+            return
+    raise TransactionConflict(store.url, f"schedule {name!r} was always at work, and is unchanged: try again")
+
+
+def _changed(row: Row, after: Stored, delay: int) -> Modify:
+    return Modify(changes=(Change(row.id, row.version, json=after.to_json(), delay=delay),))
+
+
+async def _found(home: Home, name: str) -> Row:
+    store = home._here()
+    rows = await store.apply(Select(ids=(row_id(parse.name(name, what="name of a schedule")),)))
+    if not rows or rows[0].queue != QUEUE:
+        raise ScheduleNotFound(name, store.url)
+    return rows[0]
+
+
+def _stored(home: Home, row: Row) -> Stored:
+    try:
+        return Stored.of(row)
+    except ValueError as error:
+        what = f"row {row.id!r} of queue {QUEUE!r} can't be read: {error}"
+        raise CorruptState(home._here().url, what) from error
+
+
+def _info(home: Home, row: Row, upcoming: int) -> ScheduleInfo:
+    stored = _stored(home, row)
+    plan, at, times = stored.plan, stored.decided(row), list[datetime]()
+    while len(times) < upcoming and (following := plan.after(at)) is not None:
+        times.append(plan.time(following))
+        at = following
+    last = None if stored.last is None else plan.time(stored.last)
+    return ScheduleInfo(stored.name, str(plan), stored.paused, False, last, tuple(times), stored.task.queue)

@@ -1,0 +1,113 @@
+"""Keeps the durable schedules of a store going, in every process that runs workers: whoever claims a row."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import anyio
+
+from intervalq.errors import InvalidOption, MissingExtra, StoreError, StoreUnavailable, plain
+from intervalq.tasks._claim.task import Claim
+from intervalq.tasks._schedule.record import QUEUE, Stored
+from intervalq.tasks._schedule.step import step
+from intervalq.tasks._session.session import WorkSession
+from intervalq.tasks._worker.job import Job
+from intervalq.tasks._worker.policy import Policy
+from intervalq.tasks._worker.pool import WorkerPool
+from intervalq.tasks.rules import SECOND, Change, Count, Insert, Row, Sessions
+from intervalq.tasks.store import Pulling
+
+log: Final = logging.getLogger("intervalq")
+
+A = TypeVar("A")
+
+_LOOK: Final = 60.0
+"""Seconds between two looks whether the store has schedules, while it has none."""
+
+_CHUNK: Final = 50
+"""How many schedules take their steps together."""
+
+_INSERTS: Final = 250
+"""How many tasks such a step inserts at most, roughly: a NATS stores up to 1,000 messages at once."""
+
+_BYTES: Final = 1 << 20
+"""How many bytes the tasks that one schedule makes up for in a step take, roughly."""
+
+_UNREADABLE: Final = 10 * SECOND
+"""For how long a schedule rests that can't be read here: another process may be able to."""
+
+
+class Keeper:
+    """The durable schedules in one process."""
+
+    def __init__(self, session: WorkSession) -> None:
+        self._session = session
+        self._looks = anyio.Event()
+        self._told: set[tuple[str, str]] = set()
+
+    def look(self) -> None:
+        """Look now: there may be a schedule."""
+        self._looks.set()
+
+    async def run(self, failed: Callable[[BaseException], None]) -> None:
+        """Keep them going until cancelled; `failed` is called if that is not possible any more."""
+        try:
+            while not await self._are_any():
+                with anyio.move_on_after(_LOOK):
+                    await self._looks.wait()
+                self._looks = anyio.Event()
+        except StoreError as error:
+            failed(error)
+            return
+        job = Job(self._chunk, (QUEUE,), None, 1, Policy(None, 1.0), None, batch=_CHUNK)
+        pool = WorkerPool(job, self._session, 1)
+        await pool.run()
+        if pool.error is not None:
+            failed(pool.error)
+
+    async def _are_any(self) -> bool:
+        try:
+            return bool(await self._session.store.apply(Count(names=(QUEUE,))))
+        except StoreUnavailable:  # the workers of this process say so
+            return False
+
+    async def _chunk(self, claims: list[Claim]) -> list[Insert | Change]:
+        """The changes of one step of several schedules."""
+        now, parts = await self._clock(), list[Insert | Change]()
+        for claim in claims:
+            row = claim._row
+            try:
+                stored = Stored.of(row)
+            except (ValueError, InvalidOption, MissingExtra) as error:
+                self._tell(row, error)
+                parts.append(Change(row.id, row.version, delay=_UNREADABLE, attempt=0))
+                continue
+            most = min(_INSERTS // len(claims), _BYTES // len(stored.task.json))
+            # The row was claimed on the store's clock, not before it was due.
+            done = step(stored, stored.decided(row), max(now, row.modified, row.at), max(1, most))
+            if done.left_out:
+                log.warning(
+                    "schedule %r: %d occurrences up to %s are left out, they are too late",
+                    stored.name,
+                    done.left_out,
+                    stored.plan.time(done.after.through or 0),
+                )
+            parts += done.inserts
+            parts.append(Change(row.id, row.version, json=done.after.to_json(), at=done.at, attempt=0))
+        return parts
+
+    async def _clock(self) -> int:
+        """A recent reading of the store's clock, for stores whose rows don't tell when they were claimed."""
+        if not isinstance(self._session.store, Pulling):
+            return 0
+        mine = self._session.batcher.session
+        return max(
+            (one.beaten for one in await self._session.store.apply(Sessions()) if one.id == mine), default=0
+        )
+
+    def _tell(self, row: Row, error: Exception) -> None:
+        if (row.id, str(error)) not in self._told:
+            self._told.add((row.id, str(error)))
+            log.error("%s is not kept going by this process: %s", plain(row.id), error)

@@ -1,0 +1,134 @@
+"""`intervalq once`: of many hosts, one runs the command; what becomes of it is known, also if it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.command_line import CommandLine, Ended
+from intervalq.schedules._holder import Holder, Process
+
+WAITS = 'echo $$ > pid; read code < gate; exit "$code"'
+"""A command that says which process it is, and ends when somebody opens the gate."""
+YEARLY = ("--name", "n", "--every", "365d")
+"""An occurrence that doesn't end during a test."""
+HOST = socket.gethostname()
+
+
+@pytest.fixture
+def once(intervalq: CommandLine) -> Callable[..., Ended]:
+    os.mkfifo(intervalq.folder / "gate")
+    os.mkfifo(intervalq.folder / "pid")
+    return lambda *options, code=0: intervalq("once", *options, code=code)
+
+
+def started(intervalq: CommandLine, *options: str) -> subprocess.Popen[str]:
+    """A host that runs the command."""
+    process = intervalq.start("once", *options, "--", "sh", "-c", WAITS)
+    process.command = int((intervalq.folder / "pid").read_text())  # type: ignore[attr-defined]  # for the tests
+    return process
+
+
+def test_one_runs_it_and_the_others_say_which(intervalq: CommandLine, once: Callable[..., Ended]) -> None:
+    first = started(intervalq, *YEARLY)
+    assert once(*YEARLY, "--", "echo", "twice").stderr == f"intervalq: {HOST} runs it\n"
+    assert f"running on {HOST}" in intervalq("schedule", "list").stdout
+    waits = intervalq.start("once", *YEARLY, "--wait", "--", "echo", "twice")
+    (intervalq.folder / "gate").write_text("3\n")
+    assert first.wait() == 3
+    assert waits.communicate() == ("", f"intervalq: {HOST} has run it: exit code 3\n")
+    assert waits.returncode == 3
+    ended = once(*YEARLY, "--", "echo", "twice")
+    assert (ended.stdout, ended.stderr) == ("", f"intervalq: {HOST} has run it: exit code 3\n")
+    (line,) = intervalq("schedule", "list", "--json").results
+    assert (line["name"], line["host"], line["running"]) == ("n", HOST, False)
+
+
+def test_if_its_host_dies_another_one_runs_it_where_that_is_wanted(
+    intervalq: CommandLine, once: Callable[..., Ended]
+) -> None:
+    options = (*YEARLY, "--retry-after", "1s")
+    first = started(intervalq, *options)
+    others = [intervalq.start("once", *options, "--", "sh", "-c", "echo $INTERVALQ_FENCE") for _ in range(2)]
+    waits = intervalq.start("once", *YEARLY, "--wait", "--", "echo", "twice")
+    first.kill()
+    said = sorted(process.communicate() for process in others)
+    assert [process.returncode for process in others] == [0, 0]
+    lost = f"intervalq: {HOST} ran it, and was lost: it runs here now\n"
+    assert said == [("", f"intervalq: {HOST} has run it\n"), ("2\n", lost)]
+    assert waits.communicate()[0] == ""
+    assert waits.returncode in {0, 75}, "it saw the loss, or the end"
+    command = Path(f"/proc/{first.command}")  # type: ignore[attr-defined]
+    assert intervalq.until(lambda: not command.exists()), "the guard ends the first one's command"
+
+
+def test_the_next_one_says_what_was_lost_and_missed(
+    intervalq: CommandLine, once: Callable[..., Ended]
+) -> None:
+    options = ("--name", "n", "--every", "1s", "--retry-after", "1s")
+    started(intervalq, *options).kill()
+    said = [once(*options, "--", "true").stderr]
+    while "was lost" not in said[-1]:
+        assert "this one is left out" in said[-1]
+        said.append(once(*options, "--", "true").stderr)
+    assert f"{HOST} ran that of" in said[-1]
+    assert len(said) == 1 or "missed before this one: " in said[-1]
+
+
+def test_a_signal_ends_the_command_and_the_run_has_ended(
+    intervalq: CommandLine, once: Callable[..., Ended]
+) -> None:
+    first = started(intervalq, *YEARLY)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait() == 128 + signal.SIGTERM
+    assert once(*YEARLY, "--", "true").stderr == f"intervalq: {HOST} has run it: exit code 143\n"
+
+
+def test_late_ones_paused_ones_and_wrong_ones(intervalq: CommandLine) -> None:
+    late = intervalq("once", *YEARLY, "--grace", "0", "--", "true", code=75)
+    assert "it is too late for 20" in late.stderr
+    intervalq("once", "--name", "c", "--cron", "0 3 1 1 *", "--timezone", "Europe/Berlin", "--", "true")
+    intervalq("schedule", "pause", "c")
+    ended = intervalq("once", "--name", "c", "--cron", "0 3 1 2 *", "--", "echo", "twice")
+    assert (ended.stdout, ended.stderr) == ("", "intervalq: the schedule is paused\n")
+    for arguments, code, why in (
+        (("--every", "1d"), 2, "after --"),
+        (("--", "true"), 2, "--every and --cron"),
+        (("--every", "1d", "--cron", "0 3 * * *", "--", "true"), 2, "--every and --cron"),
+        (("--cron", "@reboot", "--", "true"), 2, "@reboot"),
+        (("--every", "1d", "--retry-after", "0.1s", "--", "true"), 2, "--retry-after"),
+        (("--every", "1d", "--store", "memory://", "--", "true"), 2, "memory"),
+        (("--every", "1d", "--", "no-such-program"), 127, "not found"),
+    ):
+        assert why in intervalq("once", "--name", "w", *arguments, code=code).stderr
+
+
+def test_the_doctor_names_hosts_whose_clocks_disagree(intervalq: CommandLine) -> None:
+    intervalq("once", *YEARLY, "--", "true")
+    assert (
+        "the clocks of the hosts that fired its schedules agree with its own (1)"
+        in intervalq("doctor").stdout
+    )
+    path = intervalq.folder / "state.json"
+    document = json.loads(path.read_text())
+    record = json.loads(document["schedules"]["n"])
+    assert Holder.of(record["holder"]) == (HOST, 0.0, 0)
+    other = Process().name(1, -90_000_000).replace(HOST[:100], "far\x1bhost")
+    document["schedules"]["m"] = json.dumps(record | {"holder": other})
+    path.write_text(json.dumps(document))
+    said = intervalq("doctor").stdout
+    assert "the clock of far\\x1bhost was 90s behind its own" in said
+    assert "agree" not in said
+
+
+@pytest.mark.parametrize("name", ["", "1.2@h+1.0", "deadbeef", f"{'a' * 16}.5@h+1.0 x"])
+def test_names_of_other_holders_tell_nothing(name: str) -> None:
+    assert Holder.of(name) is None
+    assert Holder.of(f"{'a' * 16}.5@a+b-0.3+1.0 7") == ("a+b-0.3", 1.0, 7)
