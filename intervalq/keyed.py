@@ -4,7 +4,8 @@ Each key has a record, and all keys of a queue have a common one, which is an or
 keys take. When a slot of a key could be granted, the same step takes a common slot for it, its *place*. If
 that lies later, the clock of the key is set back by the difference, as a late grant does: then both slots
 coincide, and the later ones of the key move along. So a key that waits for the others is a key that is held,
-and no record knows another key. When the place comes, one step grants both slots.
+and no record knows another key. When the place comes, one step grants both slots. If earlier tickets of the
+key wait, in other processes, their slots must not move past their places: the clock is set back then.
 
 Keys get places in the order in which they request them, and a key requests its next turn when its last slot
 comes: this is deficit round robin. A turn is `weight` slots, or more if the interval is too short for one
@@ -170,7 +171,7 @@ def _advance(
         after, answer = apply(state, command, now)
         assert after is not None
     later = got.slots[0].due + common.held_total - run[0].due - after.held_total if got.slots else 0
-    if later > 0:
+    if later > 0 and (granted or _is_next(run[0], present)):
         after = _waiting(after, later, again, current)
     after = fixed.fix(after, granted, current)
     if granted:
@@ -181,6 +182,11 @@ def _advance(
     )
     pairs = zip(run, got.slots, strict=False)
     return after, common, answer, tuple([Place(slot.ticket, its._replace(units=())) for slot, its in pairs])
+
+
+def _is_next(slot: Slot, state: State | None) -> bool:
+    """Whether no earlier ticket of the key waits, whose slot would move past its place."""
+    return state is None or slot.ticket <= max(state.current, state.revoked_through) + 1
 
 
 def _granted_before(state: State, command: Advance) -> tuple[Slot, ...]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
@@ -199,6 +200,10 @@ BUGS: Final = {
     ),
     "a pause counts once more for tickets that a key takes after it": Bug(
         "a pause of the queue holds all keys, and resume ends that", 5, keyed, "_moved", _goes_on
+    ),
+    "slots of a key move past the places that other processes have for them": Bug(
+        "keys take turns at what is left", 777_162, keyed, "_is_next", lambda *_: True,
+        partial(verdict, limited=True),
     ),
     "a quote of a key ignores the other keys": Bug(
         "the seconds until a job would begin if it were added now", 0, KeyStore, "free", _own_slot

@@ -52,6 +52,8 @@ class Log:
 
     def __init__(self) -> None:
         self.starts: list[tuple[int, str]] = []
+        self.calls = 0
+        """How many requests were sent, if that is counted."""
 
     def began(self, key: str) -> None:
         self.starts.append((virtual_micros(), key))

@@ -324,14 +324,18 @@ def by_keys(module: str, reach: Reach) -> str | None:
             if broken := verdict(seed, limited=limited):
                 return f"{seed}{' limited' * limited}: {broken[0]}"
     for now, before in zip(keyed_figures(), reach.keyed, strict=True):
-        for what, is_now, was in zip(("starts of keys", "us between two"), now, before, strict=True):
+        names = "starts of keys", "us between two", "starts in 1,000 requests"
+        for what, is_now, was in zip(names, now, before, strict=True):
             if is_now * WORSE < was:
                 return f"{is_now} {what}, not {was}"
     return None
 
 
-def keyed_figures() -> list[tuple[int, int]]:
-    """How many jobs of keys begin where timers wake late, and how near to each other, in microseconds."""
+def keyed_figures() -> list[tuple[int, int, int]]:
+    """How many jobs of keys begin where timers wake late, how near to each other, and with how few requests.
+
+    The distance is in microseconds.
+    """
     from test_keyed_late import starts
 
     limit(4 * MAX_SECONDS)
@@ -342,7 +346,8 @@ def keyed_figures() -> list[tuple[int, int]]:
         partial(starts, 1_000, 60, 4, polls=True, delay=0.0002),
         partial(starts, 1_000, 700, 4, polls=True, delay=0.002, each=1),
     )
-    return [(len(log.starts), log.spacing()) for log in [run() for run in runs]]
+    logs = [run() for run in runs]
+    return [(len(log.starts), log.spacing(), 1_000 * len(log.starts) // log.calls) for log in logs]
 
 
 def by_model(module: str) -> str | None:

@@ -32,7 +32,7 @@ class Reach:
     """Pickled, because their classes may be in a module that is changed."""
     lines: dict[Schedule, dict[str, set[int]]] = field(default_factory=dict)
     """The first lines of executed statements, by module."""
-    keyed: list[tuple[int, int]] = field(default_factory=list)
+    keyed: list[tuple[int, int, int]] = field(default_factory=list)
     """See `mutant_judges.keyed_figures`."""
 
     def of(self, module: str, line: int) -> list[Schedule]:

@@ -17,6 +17,7 @@ from unittest import mock
 import anyio
 import pytest
 
+from intervalq import IntervalQueue
 from intervalq._keys.store import KeyStore
 from intervalq._keys.view import CommonView
 from intervalq._shard import dispatcher
@@ -24,7 +25,7 @@ from intervalq._timing.clock import LoopClock
 from intervalq.rules import Advance, Drop, Settings, State
 from intervalq.testing import virtual
 from intervalq.testing.virtual import VirtualLoop
-from keyed_world import FarPairs, Log, handle, jobs, run
+from keyed_world import FarPairs, Log, jobs, run
 
 Ts = TypeVarTuple("Ts")
 
@@ -87,12 +88,14 @@ def starts(
     """
 
     async def main(store: FarPairs, log: Log) -> None:
-        queues = [handle(store, rate=rate, each="shared") for _ in range(processes)]
+        stores = [FarPairs(store.behind, delay=delay) for _ in range(processes)]
+        queues = [IntervalQueue("api", store=far, rate=rate, each="shared") for far in stores]
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as group:
                 for key in range(keys):
                     count = each or 2 + round(2 * rate * seconds / keys)
                     group.start_soon(jobs, queues[key % processes], f"k{key}", count, log)
+        log.calls = sum([len(far.calls) for far in stores])
 
     with (
         mock.patch.object(virtual, "VirtualLoop", LateLoop),

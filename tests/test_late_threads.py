@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from typing import cast
-from unittest import mock
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from intervalq._queue import attempts
 from intervalq._queue.attempts import late
 from intervalq._queue.threads import EARLY
 from intervalq._shard.grants import Grant
@@ -28,13 +26,17 @@ def shard_on(store: FarStore, *, max_running: int = 0) -> Shard:
     return Shard("q", store, Settings(interval=SECOND, max_running=max_running), lookahead=16)
 
 
-async def in_thread(shard: Shard, lateness: float, waiter: Waiter | None = None) -> list[Grant]:
-    """A job whose thread wakes late whenever it has to wait. Returns its slots, of which it used the last."""
-    loop, waiter = cast("VirtualLoop", asyncio.get_running_loop()), waiter or Waiter(early=EARLY)
+async def in_thread(shard: Shard, lateness: float, *, begins: float = 0.0) -> list[Grant]:
+    """A job whose thread wakes late whenever it has to wait. Returns its slots, of which it used the last.
+
+    `begins`: how long it takes until the thread runs that was handed a slot, in seconds.
+    """
+    loop, waiter = cast("VirtualLoop", asyncio.get_running_loop()), Waiter(early=EARLY)
     handed: list[Grant] = []
     while len(handed) < 10:
         grant = await shard.slot(waiter)
         handed.append(grant)
+        await anyio.sleep(begins)
         if (left := grant.opens - shard.clock.now()) > 0:
             await anyio.sleep(left / 1e6)
             loop.stall(lateness)
@@ -70,6 +72,29 @@ async def test_a_thread_that_is_always_late_begins_in_its_own_slot_once_that_is_
     assert sum(any(slot.ticket == 2 for slot in slots) for slots in questions) == 2
 
 
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("begins", [0.15, 0.5, 1.0])
+@in_virtual_time
+async def test_a_thread_that_takes_long_to_run_is_handed_its_slot_that_much_earlier(
+    begins: float, others: bool
+) -> None:
+    """An interval later, even a slot that has come when the thread is handed it is over."""
+    store = FarStore()
+    shard, other = shard_on(store), shard_on(store)
+    await shard.slot(Waiter())
+    async with anyio.create_task_group() as group:
+
+        async def take_slots() -> None:
+            while True:
+                await other.slot(Waiter())
+
+        if others:
+            group.start_soon(take_slots)
+        handed = await in_thread(shard, 0.0, begins=begins)
+        assert len(handed) <= 6
+        group.cancel_scope.cancel()
+
+
 @in_virtual_time
 async def test_where_the_next_slot_is_handed_out_by_then_a_late_thread_takes_another_one() -> None:
     shard = shard_on(FarStore())
@@ -84,8 +109,7 @@ async def test_where_the_next_slot_is_handed_out_by_then_a_late_thread_takes_ano
         group.start_soon(wait, one)
         group.start_soon(wait, two)
     assert [grant.ticket for grant in grants] == [2, 3]
-    with mock.patch.object(attempts, "EARLY", one.early):
-        again = late(shard, grants[0], one)
+    again = late(shard, grants[0], one)
     assert shard.given_up == 1
     assert (await shard.slot(again)).ticket == 4
     assert not granted(shard)

@@ -63,7 +63,7 @@ LONG = dict.fromkeys(
         "threads",
     ),
     16,
-) | dict.fromkeys(("drowsy", "blocked", "lags", "local"), 10)
+) | dict.fromkeys(("drowsy", "blocked", "lags", "local", "handed", "debts", "brisk"), 10)
 SCHEDULES = {mix: int(ASKED or {**MANY, **SHORT, **LONG}.get(mix, 30)) for mix in MIXES}
 """Schedules of each mix, as many as each run has time for; the campaign has run many more."""
 

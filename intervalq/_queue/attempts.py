@@ -18,7 +18,7 @@ from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Settle
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
-from intervalq._queue.threads import EARLY, LATE, in_time
+from intervalq._queue.threads import LATE, MAX_EARLY, in_time
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
@@ -157,13 +157,14 @@ def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
     """Give back a slot for which a thread came too late; the job keeps its place in line.
 
     A thread that got its slot early slept for too long, and might do so each time: it gets the next slot once
-    that has come, so that it need not sleep. If it is too late again, it gets the one after that early.
+    that has come, so that it need not sleep. If it is too late again, it took that long to run, and gets the
+    one after that so much earlier.
     """
     shard.undo(grant)
+    early = 0 if waiter.early else min(MAX_EARLY, shard.clock.now() - waiter.handed_at)
     again = Waiter(
-        cost=waiter.cost, early=EARLY - waiter.early, in_thread=True, order=waiter.order, again=True,
-        units=waiter.units,
-    )  # fmt: skip
+        cost=waiter.cost, early=early, in_thread=True, order=waiter.order, again=True, units=waiter.units
+    )
     again.within, again.latest = waiter.within, waiter.latest
     return again
 

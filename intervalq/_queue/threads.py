@@ -16,6 +16,10 @@ from intervalq._timing.clock import Clock
 EARLY: Final = 2_000
 """How long before they come slots are handed to threads, in microseconds: waking a thread takes time."""
 
+MAX_EARLY: Final = 1_000_000
+"""The most for a thread that was late even for a slot that had come: all wait meanwhile, and its process may
+have stood still only once."""
+
 _SPIN: Final = 150
 """How long a thread polls the clock at the end of a wait, in microseconds: sleeps end about this late."""
 

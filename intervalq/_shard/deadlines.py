@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from heapq import merge
 from itertools import chain, islice, takewhile
 from typing import Final
@@ -252,10 +253,12 @@ class Deadlines:
 
     def _behind(self, state: State, at: int) -> NextSlots:
         """The line behind the last ticket. While the queue is held, units come back to the limits."""
-        free = self._free(state, at)
-        if state.held_since is not None and state.settings.limits:
-            state = resumed(state, max(self._end_of_hold(state, at), state.held_since))
-        return NextSlots(state, free)
+        since = state.held_since
+        if since is None or not state.settings.limits:
+            return NextSlots(state, self._free(state, at))
+        after = resumed(state, max(self._end_of_hold(state, at), since))  # may revoke tickets: see `edges`
+        held = replace(after, held_since=since, held_total=state.held_total)
+        return NextSlots(after, self._free(held, at))
 
     def _next_due(self, waiter: Waiter, state: State, at: int, *, another: bool = False) -> int:
         """The slot, on the queue's clock, of a job that joins the line now; `another`: of a second one."""

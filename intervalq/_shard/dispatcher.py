@@ -240,7 +240,8 @@ class Dispatcher:
             self._time.job_began()
         grant = self._grants.use(opens)
         self.begun += 1
-        is_bound = waiter.in_thread
+        if is_bound := waiter.in_thread:
+            waiter.handed_at = at
         self.last.was(grant.ticket, max(at, grant.closes) if is_bound else at, is_bound=is_bound)
         if self._precision.looks:
             self._precision.kept()

@@ -30,6 +30,8 @@ class Waiter:
     """How long before its slot the job is started, in microseconds: it then waits for the slot itself."""
     in_thread = False
     """Whether it begins in a thread, at an instant that the shard doesn't see."""
+    handed_at = 0
+    """When it got its slot in a thread, on the process's own clock."""
     again = False
     """Whether the job was in line before, so that it may still enter while the queue drains."""
     error: Exception | None = None

@@ -31,7 +31,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     too-tolerant                  stalls             1
     tolerance-not-widened         calm              20
     early-for-nothing             stalls             1
-    late-threads-start-over       lags               2
+    late-threads-start-over       lags               5
     late-threads-sleep-again      lags             173
     late-threads-count            lags               2
     by-new-settings               changed            2717
@@ -61,7 +61,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     leases-not-moved              long             9
     finish-of-another-record      anew            59
     lookahead-ignored             calm            49
-    leases-of-another-record      anew             8
+    leases-of-another-record      anew            10
     step-unseen                   stepped          21
     ready-before-they-open        local           634
     nobody-looks                  local           208
@@ -117,7 +117,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     ends-by-an-error              calm             1
     timer-left-open               exact            1
     handed-on-time                threads         30
-    adopts-unasked                joins            1
+    adopts-unasked                joins            2
     starts-at-once                joins            1
 """
 

@@ -41,7 +41,7 @@ def _() -> Iterator[None]:
     yield from instead(Leases, "matter", property(lambda self: bool(self.running)))
 
 
-@bug("leases-of-another-record", "anew", 7)
+@bug("leases-of-another-record", "anew", 9)
 def _() -> Iterator[None]:
     """Jobs of a lost record are reported as running, and as ended, to the record that replaced it."""
     yield from instead(Leases, "forget", lambda _: None)

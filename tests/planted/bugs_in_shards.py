@@ -100,7 +100,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "_opens", opens)
 
 
-@bug("late-threads-start-over", "lags", 1)
+@bug("late-threads-start-over", "lags", 4)
 def _() -> Iterator[None]:
     """A thread that is too late for its slot takes another one, for which it is too late as well."""
 
@@ -114,7 +114,12 @@ def _() -> Iterator[None]:
 @bug("late-threads-sleep-again", "lags", 172)
 def _() -> Iterator[None]:
     """A thread that slept too long for its slot is handed the next one early, too, and sleeps again."""
-    yield from instead(attempts, "EARLY", 2 * EARLY)
+
+    def early(**options: Any) -> Waiter:
+        options["early"] = EARLY
+        return Waiter(**options)
+
+    yield from instead(attempts, "Waiter", early)
 
 
 @bug("late-threads-count", "lags", 1)

@@ -103,7 +103,7 @@ def _() -> Iterator[None]:
     yield from instead(Waiter, "__init__", init)
 
 
-@bug("adopts-unasked", "joins", 0)
+@bug("adopts-unasked", "joins", 1)
 def _() -> Iterator[None]:
     """A handle takes the settings of the record, whatever its `on_mismatch` is."""
 

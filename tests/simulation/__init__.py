@@ -51,6 +51,9 @@ Mixes
     drowsy       many jobs in processes whose timers are later than the tolerance
     blocked      the same in processes that run for only 20 % of the time, or that are busy after each answer
     lags         plain functions whose threads wake late, by up to an interval, and are slow to start
+    handed       the same where they are slow by up to an interval, and cancelled around the time of a grant
+    debts        outages that last longer than jobs wait for the store, while costs are to be settled
+    brisk        callers, intervals below 100 us, bursts and late timers: new jobs find slots ready
     reclaims     tickets are reclaimed, or the interval grows, around the time of grants
     exact        timers that are exact, and clocks that go on while they are read: processes watch them
     joins        handles with different settings, of which some are started later
@@ -64,7 +67,7 @@ What is checked, from outside and in true time
     slots       a job begins in its slot: not before it, and not later than the tolerance allows; if the
                 following slots belong to the same process, until the end of the last of them
     announced   the slot that a job is given is the one in which it begins, as precisely as its process can
-                know it
+                know it; `Job.due` is when the slot of its ticket comes, by the last answer to its process
     strict      a handle with `strict=True` never starts a job before its slot
     spacing     starts are an interval less the tolerance apart; n in a row take n - 1 intervals less twice
                 the tolerance, with a burst n - `burst` intervals less the tolerance
@@ -95,7 +98,7 @@ What is checked, from outside and in true time
     tickets     without faults, a job begins with the ticket that its caller was given, if timers are no
                 later than the tolerance
     outages     jobs that wait for an unreachable store fail after a minute; at most two requests per second
-                are sent to it
+                are sent to it, and none after a minute if no job waits
     deadlines   a job with a timeout begins, or is refused, by the end of its time; it is refused early only
                 if the store's record shows that its slot comes later; without faults, it is refused at
                 once when that is known, and not while slots stay empty. `retry_after` and `quote` say when
@@ -116,6 +119,7 @@ What is checked, from outside and in true time
                 ends, the store knows which of its jobs have ended
     reports     a handle reports that its store lost its record if and only if that happened
     misses      a slot is missed only when its tolerance is over, not counting holds
+    settings    a handle that has configured its queue creates a lost record with these settings
     record      counters and the queue's clock never go back, except for late grants, and these move slots
                 by no more than they are late; no process is answered with a lower ticket or fewer late
                 grants than it knew of; a request that reaches the store twice sets that clock back once; no

@@ -29,6 +29,8 @@ class ObservedJob:
     """How long before its slot its thread was handed that, in seconds; negative: after it came."""
     expects: int | None = None
     """The ticket that its caller was given when the job was queued."""
+    told: float | None = None
+    """When its slot comes, as the caller was told then, in seconds on the store's clock."""
     placed: float | None = None
     """When `add` returned to its caller; None: the job was not added by `add`, or `add` has not returned."""
 
@@ -129,6 +131,8 @@ class Account:
     late: int
     calls: int
     regressions: int
+    clock: float
+    """By how much it misjudges the store's clock, in seconds."""
 
 
 @dataclass(slots=True)

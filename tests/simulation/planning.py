@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from simulation.deadlines import add_deadlines
-from simulation.mixes import Mix
+from simulation.mixes import CHANGES, Mix
 from simulation.plans import Plan, PlannedJob, PlannedProcess, Route
 from simulation.windows import add_windows
 
@@ -38,7 +38,15 @@ def _slow_down(plan: Plan, mix: Mix, random: Random) -> None:
 
 
 def _join(plan: Plan, random: Random) -> None:
-    """Give some handles other settings and an `on_mismatch`; let some keep their jobs for a while."""
+    """Give some handles other settings and an `on_mismatch`, or change them by one of these.
+
+    Some keep their jobs for a while.
+    """
+    names = [process.name for process in plan.processes]
+    plan.verbs = [
+        (at, random.choice((who, *names)) if verb in CHANGES else who, verb, amount)
+        for at, who, verb, amount in plan.verbs
+    ]
     for process in plan.processes:
         if not process.options.get("interval"):
             continue

@@ -160,7 +160,7 @@ class Users:
         try:
             if wanted.way == "add":
                 added = await actor.queue.add(body, retries=wanted.retries, **timing, **settling)
-                job.expects, job.placed = added.ticket, self.seen.time()
+                job.expects, job.told, job.placed = added.ticket, added.due, self.seen.time()
                 try:
                     await added
                 except asyncio.CancelledError:

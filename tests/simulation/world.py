@@ -248,6 +248,7 @@ class World:
                 self.seen.accounts[actor.process] = Account(
                     at=self.ended, begun=shard.begun, given_up=shard.given_up, late=shard.dispatcher.late,
                     calls=shard.calls, regressions=shard.regressions,
+                    clock=shard.store_time() - self.records.now() / 1e6,
                 )  # fmt: skip
 
     async def _until(self, instant: float) -> None:

@@ -274,6 +274,7 @@ local function advanced(own, common, command, known, now)
   local again = prepared(own, common, command, known, now)
   for_one_turn(own.state, common, command, known, now)
   local before, current = own.state and copy(own.state), own.state and own.state.current or 0
+  local first = math.max(current, before and before.revoked_through or 0) + 1
   local what = done(own, command, answer, now)
   local run = what and granted_of(command, answer, own.state, own.state.limits or common.limits) or {}
   if #run == 0 then return what, answer, written, places end
@@ -291,7 +292,7 @@ local function advanced(own, common, command, known, now)
   end
   local state = own.state
   local later = got[1] and got[1][2] + common.held_total - run[1][2] - state.held_total or 0
-  if later > 0 then waiting(state, later, again, current) end
+  if later > 0 and (granted > 0 or run[1][1] <= first) then waiting(state, later, again, current) end
   if state.limits then state.limits.fix(state, { unpack(run, 1, granted) }, current) end
   if granted > 0 then state.revoked_through = math.max(state.revoked_through, run[1][1] - 1) end
   if at_once == 0 then answer.at_once = 0 end

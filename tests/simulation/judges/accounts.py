@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from intervalq.rules import Advance
+from simulation.judges.clocks import blur
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.judges.starts import Starts
 from simulation.loop import Process
@@ -24,6 +25,10 @@ def accounts(seen: Observer, plan: Plan) -> Findings:
         found = {"begun": begun, "late": late, "calls": len(seen.questions[process])}
         if reported != found:
             yield account.at, f"{process.name} says {reported}, and it was {found}"
+        if seen.answers[process] and not seen.steps:
+            known = blur(seen, process, seen.time())
+            if abs(account.clock) > known + GRAIN:
+                yield account.at, f"{process.name} is wrong by {account.clock:.6f} s about the store's clock"
         healed = sum(answer.healed for _, _, answer in seen.answers[process])
         if account.regressions < healed:
             yield account.at, f"{process.name} reports {account.regressions} losses, and mended {healed}"

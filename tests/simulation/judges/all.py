@@ -19,11 +19,11 @@ from simulation.judges.deadlines import (
     timeouts,
     tries,
 )
-from simulation.judges.ends import agreed, closing, fates, handed, kept, moved
+from simulation.judges.ends import agreed, closing, fates, handed, kept, moved, remembered
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.judges.running import lapses, leases, limits, renewals, reported
 from simulation.judges.settlements import settlements
-from simulation.judges.slots import announced, placed, revoked, surely
+from simulation.judges.slots import announced, placed, revoked, surely, told
 from simulation.judges.starts import Starts
 from simulation.judges.thrift import asked, expected, turns, wasted
 from simulation.judges.wakefulness import freed, on_time, outages, polls, unused, wakeups
@@ -58,11 +58,13 @@ def judge(seen: Observer, plan: Plan) -> None:
         surely,
         revoked,
         placed,
+        told,
         order,
         places,
         holds,
         fates,
         agreed,
+        remembered,
         kept,
         handed,
         moved,

@@ -10,6 +10,7 @@ from intervalq.rules import Configure, Inspect
 from simulation.facts import ObservedJob
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.loop import Process
+from simulation.mixes import CHANGES
 from simulation.observer import Observer
 from simulation.plans import Plan
 
@@ -82,10 +83,11 @@ def _is_refused(seen: Observer, job: ObservedJob) -> bool:
 def agreed(seen: Observer, plan: Plan) -> Findings:
     """A handle works with its own settings, or with others only if it adopts them; then it changes none."""
     modes = {each.name: each.options.get("on_mismatch", "raise") for each in plan.processes}
+    users = {who for _, who, verb, _ in plan.verbs if verb in CHANGES}
     for process, commands in seen.commands.items():
         own = next((command.settings for _, command in commands if command.settings is not None), None)
         mode = modes.get(process.name)
-        if own is None or mode is None:
+        if own is None or mode is None or process.name in users:
             continue
         changes = any(isinstance(command, Configure) for _, command in commands)
         if changes and mode != "update":
@@ -103,6 +105,22 @@ def agreed(seen: Observer, plan: Plan) -> Findings:
     for job in seen.jobs:
         if job.outcome == "ConfigMismatch" and modes.get(job.process.name) != "raise":
             yield job.ended, f"job {job.number} of {job.process.name}: it was to take other settings"
+
+
+def remembered(seen: Observer, plan: Plan) -> Findings:
+    """A record that a process creates has the settings that its handle has configured, or heard of last."""
+    del plan
+    for process, answers in seen.answers.items():
+        own = last = None
+        for at, command, answer in answers:
+            if answer.state is None or answer.refused:
+                continue
+            if isinstance(command, Configure):
+                own = answer.state.settings
+            is_new = command.nonce == answer.state.generation
+            if is_new and own is not None and answer.state.settings not in {own, last}:
+                yield at, f"{process.name} has configured {own}, and creates {answer.state.settings}"
+            last = answer.state.settings
 
 
 def kept(seen: Observer, plan: Plan) -> Findings:

@@ -79,6 +79,27 @@ def placed(seen: Observer, plan: Plan) -> Findings:
             yield at, f"job {job.number} of {process.name} is the first in line, and was given no ticket"
 
 
+def told(seen: Observer, plan: Plan) -> Findings:
+    """`Job.due` is when the slot of the job's ticket comes, by the last answer to its process.
+
+    Not judged if the slot was granted by then: only its process knows how far it has moved.
+    """
+    del plan
+    for job in seen.jobs:
+        process, at = job.process, job.placed
+        if job.told is None or at is None or seen.steps or seen.losses:
+            continue
+        answers = [answer for when, _, answer in seen.answers[process] if when <= at and not answer.refused]
+        state = next((answer.state for answer in reversed(answers) if answer.state is not None), None)
+        slot = "" if state is None else seen.trace.name(state.generation), job.expects or 0
+        granted = [grant.heard for grant in seen.grants.get(slot, ()) if grant.heard is not None]
+        if state is None or any(heard <= at for heard in granted):
+            continue
+        comes = (seen.dues[slot] + state.held_total) / 1e6
+        if abs(job.told - comes) > GRAIN:
+            yield at, f"job {job.number} of {process.name} was told {job.told}, and its slot comes at {comes}"
+
+
 def _stood_still(seen: Observer, process: Process, begin: float, end: float) -> bool:
     return any(who is process and since < end and until > begin for since, until, who in seen.stalls)
 

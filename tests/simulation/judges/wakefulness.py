@@ -143,9 +143,13 @@ def unused(seen: Observer, plan: Plan) -> Findings:
 
 
 def outages(seen: Observer, plan: Plan) -> Findings:
-    """Jobs wait a minute for an unreachable store, then they fail; few requests are sent to it meanwhile."""
+    """Jobs wait a minute for an unreachable store, then they fail; few requests are sent to it meanwhile.
+
+    What is to be reported when no job waits is reported with a later request.
+    """
     if any(process.turn is not None for process in plan.processes):
         return
+    jobs = [job for job in seen.jobs if job.outcome is not None]
     for process, failures in seen.unanswered.items():
         for begin, end in _without_answer(seen, process, failures):
             if _is_away(seen, process, begin, end):
@@ -156,6 +160,9 @@ def outages(seen: Observer, plan: Plan) -> Findings:
             until = begin + OUTAGE / 1e6 + _GIVES_UP
             if until < end and _waits(seen, process, begin, until):
                 yield until, f"{process.name} still waits for a store that was away at {begin:.6f}"
+            is_wanted = any(job.process is process and job.added < end and begin < job.ended for job in jobs)
+            if until < end and not is_wanted:
+                yield end, f"{process.name} asks a store that was away at {begin:.6f}, and no job waits"
 
 
 def _without_answer(seen: Observer, process: Process, failures: list[float]) -> list[tuple[float, float]]:

@@ -28,7 +28,11 @@ _NAMED: Final = "queue 'simulated'"
 _ROUGHLY: Final = 50_000
 """How exactly the judge follows the queue's clock from one request to the next, in microseconds."""
 
+_BLOCKED: Final = 0.1
+"""Later timers can't be told from a blocked event loop, in seconds."""
+
 _LATE: Final = "jobs come too late"
+_BLOCKS: Final = "something blocks"
 _FAR: Final = "too far away"
 
 
@@ -144,6 +148,8 @@ def _cause(seen: Observer, planned: PlannedProcess, warning: Warned, ends: float
     A process can't always tell late timers from a blocked event loop. Faults end at `ends`.
     """
     least = min(seen.tolerances.values(), default=0.0)
+    if planned.busy > 4 * least and warning.at < ends and _BLOCKS not in warning.text:
+        yield warning.at, f"{planned.name} is busy for {planned.busy:.6f} s after each answer: {warning.text}"
     is_stopped = planned.turn is not None or any(who is warning.process for _, _, who in seen.stalls)
     if is_stopped or any(job.plan.slow for job in seen.jobs if job.process is warning.process):
         return
@@ -157,6 +163,23 @@ def _cause(seen: Observer, planned: PlannedProcess, warning: Warned, ends: float
         yield warning.at, f"{warning.process.name} had no reason to be late: {warning.text}"
     elif max(4 * least, trips) < planned.lateness and warning.at < ends and "overloaded" in warning.text:
         yield warning.at, f"timers are late by up to {planned.lateness:.6f} s: {warning.text}"
+    elif (
+        _BLOCKS in warning.text
+        and planned.lateness < _BLOCKED
+        and trips < least / 2
+        and not _was_slow(seen, warning)
+    ):
+        yield warning.at, f"{warning.process.name} is late only because of its timers: {warning.text}"
+
+
+def _was_slow(seen: Observer, warning: Warned) -> bool:
+    """Whether a slot that could be used at once, when its grant arrived, wasn't."""
+    used = {start.slot for start in seen.starts}
+    return any(
+        grant.at_once and grant.process is warning.process and (slot not in used or grant is not grants[-1])
+        for slot, grants in seen.grants.items()
+        for grant in grants
+    )
 
 
 def _far(seen: Observer, process: Process, given: list[Warned]) -> Findings:

@@ -463,7 +463,9 @@ begin
         ));
         a := intervalq._done(r, queue, command, now);
     end if;
-    k.own := intervalq._placed(a, g, run, own, again, before);
+    -- While earlier tickets wait, their slots must not move past their places.
+    k.own := case when g.granted > 0 or (run -> 0 ->> 0)::bigint <= greatest(r.current, r.revoked_through, 0) + 1
+        then intervalq._placed(a, g, run, own, again, before) else a end;
     k.common := g.common;
     k.written := true;
     k.places := (
