@@ -41,7 +41,8 @@ from intervalq.rules import (
     Units,
 )
 from simulation.messages import result_of
-from window_oracle import SECOND, T0, beginning
+from window_judge import beginning
+from window_oracle import SECOND, T0
 
 
 @dataclass

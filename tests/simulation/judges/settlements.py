@@ -56,18 +56,23 @@ def settlements(seen: Observer, plan: Plan) -> Findings:
     grants = _grants(seen)
     for key, starts in jobs.items():
         if len(starts) == 1:  # after a loss of writes, others may have the same slot
-            yield from _true(starts[0], sent[key], grants[key])
+            yield from _true(seen, starts[0], sent[key], grants[key])
             yield from _prompt(seen, plan, starts[0], sent[key])
             yield from _kept(seen, plan, starts[0], key)
 
 
-def _true(start: Start, reports: list[_Report], grants: list[_Report]) -> Findings:
-    """Reports are true: the first one has all units, others those beyond the estimate."""
+def _true(seen: Observer, start: Start, reports: list[_Report], grants: list[_Report]) -> Findings:
+    """Reports are true: the first one has all units, others those beyond the estimate.
+
+    The first may have been lost on its way to an absent store.
+    """
+    failed = seen.failures[start.job.process]
     for grant in grants[-1:]:
         wanted = {unit: more for unit, took in start.took.items() if (more := took - grant.more.get(unit, 0))}
         over = {unit: more for unit, more in wanted.items() if more > 0}
         for place, report in enumerate(reports):
-            if report.more != (over if place else wanted):
+            was_lost = any(start.ended <= at <= report.at for at in failed)
+            if report.more != (over if place else wanted) and not (was_lost and report.more == over):
                 yield (
                     report.at,
                     f"{named(start)} took {wanted} more, and {report.more} was sent (#{place + 1})",
