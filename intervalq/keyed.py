@@ -4,8 +4,7 @@ Each key has a record, and all keys of a queue have a common one, which is an or
 keys take. When a slot of a key could be granted, the same step takes a common slot for it, its *place*. If
 that lies later, the clock of the key is set back by the difference, as a late grant does: then both slots
 coincide, and the later ones of the key move along. So a key that waits for the others is a key that is held,
-and no record knows another key. When the place comes, one step grants both slots. While earlier tickets of
-the key wait in other processes, the clock stays: their slots must not move past their places.
+and no record knows another key. When the place comes, one step grants both slots.
 
 Keys get places in the order in which they request them, and a key requests its next turn when its last slot
 comes: this is deficit round robin. A turn is `weight` slots, or more if the interval is too short for one

@@ -106,7 +106,6 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     pause-ends-unseen             calm               7
     refunds-sent-again            windows            8
     overruns-forgotten            settled           42
-    overruns-forgotten-in-outages debts             49
     reports-wait                  windows           14
     cell-of-another-time          windows            4
     far-without-a-word            far                4
