@@ -40,17 +40,6 @@ def _() -> Iterator[None]:
     yield from instead(Settlements, "failed", failed)
 
 
-@bug("overruns-forgotten-in-outages", "debts", 48)
-def _() -> Iterator[None]:
-    """What jobs really took is forgotten when others have waited for an absent store for too long."""
-
-    def troubled(self: Settlements, trouble: Exception) -> None:
-        del trouble
-        self.forget()
-
-    yield from instead(Settlements, "troubled", troubled)
-
-
 @bug("reports-wait", "windows", 13)
 def _() -> Iterator[None]:
     """Reports wait for a request that they can go with, however long that takes."""

@@ -73,7 +73,7 @@ class TaskSchedules:
 
         Raises:
             ScheduleNotFound: there is no such schedule.
-            StoreError.
+            StoreError: as for `inspect_all`.
         """
 
         def paused(row: Row) -> Modify:
@@ -87,7 +87,7 @@ class TaskSchedules:
 
         Raises:
             ScheduleNotFound: there is no such schedule.
-            StoreError.
+            StoreError: as for `inspect_all`.
         """
 
         def resumed(row: Row) -> Modify | None:
@@ -101,7 +101,7 @@ class TaskSchedules:
 
         Raises:
             ScheduleNotFound: there is no such schedule.
-            StoreError.
+            StoreError: as for `inspect_all`.
         """
         await _change(self._home, name, lambda row: Modify(deletes=(Delete(row.id, row.version),)))
 
@@ -110,7 +110,7 @@ class TaskSchedules:
 
         Raises:
             ScheduleNotFound: there is no such schedule.
-            StoreError.
+            StoreError: as for `inspect_all`.
         """
         task = _stored(self._home, await _found(self._home, name)).task._replace(id=f"{name}/{new_id()}")
         await self._home._here().apply(Modify(inserts=(task,)))
