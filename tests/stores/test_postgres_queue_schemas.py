@@ -29,7 +29,7 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         return [] if cursor.description is None else cursor.fetchall()
 
 
-@pytest.mark.parametrize(("number", "own"), [(6, []), (7, ["5000 tokens/m"])])
+@pytest.mark.parametrize(("number", "own"), [(6, []), (7, ["5000 tokens/m"]), (10, ["5000 tokens/m"])])
 async def test_keys_and_their_queue_go_on(number: int, own: list[str], empty_postgres_url: str) -> None:
     """Files as `pg_dump` wrote them from databases of these versions; keys a and b have begun three jobs."""
     url = empty_postgres_url

@@ -127,7 +127,7 @@ def claimed(server: str) -> str:
             queue = "claimed" if number < 10 else "gone"
             inside.execute(
                 b"select count(*) from intervalq.work(%s, null, null, null, null, null, null, null,"
-                b" array[%s], %s, null, null, false, 0, '{}', array[null]::bigint[], array[null]::uuid[],"
+                b" array[%s], %s, null, null, false, array[null]::bigint[], array[null]::uuid[], 0, '{}',"
                 b" 1000000000)",
                 [who, queue, CLAIMED // 10],
             )

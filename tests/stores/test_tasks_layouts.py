@@ -94,7 +94,7 @@ def layout(request: pytest.FixtureRequest) -> int:
     return layout
 
 
-OLDER: Final = (("postgres", 6), ("sqlite", 6), ("redis", 6))
+OLDER: Final = (("postgres", 7), ("sqlite", 6), ("redis", 6))
 """The last layout before the present one."""
 on_all: Final = pytest.mark.parametrize(
     ("url", "layout"),
@@ -214,7 +214,7 @@ def test_processes_that_open_them_at_the_same_moment_find_the_same(url: str) -> 
 
 # --- Postgres ------------------------------------------------------------------------------------------
 
-on_postgres: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4, 5, 6])
+on_postgres: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4, 5, 6, 7])
 
 
 def _shape(url: str) -> list[tuple[Any, ...]]:
@@ -234,7 +234,9 @@ def _shape(url: str) -> list[tuple[Any, ...]]:
 
 
 @on_postgres
-async def test_they_become_what_a_new_schema_is(postgres: str, postgres_url: str) -> None:
+async def test_they_become_what_a_new_schema_is(postgres: str) -> None:
+    work = "select oid::regprocedure from pg_proc where proname = 'work'"
+    older = sql(postgres, work)
     async with aclosing(PostgresTaskStore(postgres)) as store:
         await store.apply(Sessions())
     found = _shape(postgres)
@@ -242,6 +244,7 @@ async def test_they_become_what_a_new_schema_is(postgres: str, postgres_url: str
     sql(postgres, statements("tasks"))
     assert found == _shape(postgres)
     assert sql(postgres, "select number from intervalq.tasks_version") == [(SCHEMA,)]
+    assert sql(postgres, work) != older  # clients that are still connected fail, and look at the version
 
 
 @on_postgres

@@ -32,7 +32,7 @@ LINE: Final = """
 WORK: Final = """
     select kind, id, version, at from intervalq.work(
         's', %(ids)s::uuid[], %(versions)s::integer[], null, null, null, null, null, array[%(queue)s],
-        %(limit)s, %(lease)s, null, false, 0, '{}', array[%(since)s]::bigint[], array[%(since_id)s]::uuid[],
+        %(limit)s, %(lease)s, null, false, array[%(since)s]::bigint[], array[%(since_id)s]::uuid[], 0, '{}',
         1000000000
     )
 """

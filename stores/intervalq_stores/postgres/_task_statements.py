@@ -53,7 +53,7 @@ _CANCEL: Final = b"select intervalq.cancel(%s::uuid[], %s)"
 _INSERT: Final = b"select intervalq.insert_plain(%s::uuid[], %s, %s, %s::bigint[], %s)"
 _WORK: Final = (
     b"select * from intervalq.work(%s, %s::uuid[], %s::integer[], %s::bigint[], %s::bigint[], %s, %s, %s, %s,"
-    b" %s, %s, %s, %s, %s, %s::uuid[], %s::bigint[], %s::uuid[], %s)"
+    b" %s, %s, %s, %s, %s::bigint[], %s::uuid[], %s, %s::uuid[], %s)"
 )
 _PUT: Final = b"select intervalq.put(%s, %s)"
 _BEGIN: Final = b"select intervalq.begin_session(%s, %s, %s, %s, %s, %s)"
@@ -241,10 +241,10 @@ def _work(command: Work, now: int | None, heads: Heads) -> Asked:
     values = (
         *(command.session, ids, versions, *(kept or (None, None, None)), parts, finished),
         *(list(command.queues), command.limit, command.lease, command.most, command.idle),
-        command.begins,
-        _array(map(uuid_of, command.begun)),
         _array("null" if head is None else head.ready for head in starts),
         _array("null" if head is None else head.id for head in starts),
+        command.begins,
+        _array(map(uuid_of, command.begun)),
         now,
     )
     return Asked(_WORK, values, lambda lines: _worked(command, lines, heads))

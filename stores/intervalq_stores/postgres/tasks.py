@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 
-SCHEMA: Final = 7
+SCHEMA: Final = 8
 """The version of the tasks in schema `intervalq`; tasks.sql says when to increment it."""
 
 _VERSION: Final = b"select number from intervalq.tasks_version"

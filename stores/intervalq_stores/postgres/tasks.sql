@@ -71,7 +71,7 @@ set local check_function_bodies = on;
 \ir sql/tasks_looks.sql
 \ir sql/tasks_enqueue.sql
 
-insert into intervalq.tasks_version (number) values (7)
+insert into intervalq.tasks_version (number) values (8)
 on conflict (one) do update set number = excluded.number where tasks_version.number < excluded.number;
 
 commit;

@@ -10,8 +10,8 @@ begin
     if to_regclass('intervalq.tasks_version') is not null then
         select max(v.number) into found from intervalq.tasks_version v;
     end if;
-    if found > 7 then
-        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 7'
+    if found > 8 then
+        raise exception 'the tasks of schema intervalq are newer than this file, which makes version 8'
             using errcode = 'IQ002';
     elsif found is null and to_regclass('intervalq.tasks') is not null then
         raise exception '%', 'schema intervalq has tasks of a version that is not known, and nothing was done: insert '
@@ -118,13 +118,20 @@ begin
             alter table intervalq.clock rename column seen to last_now;
         end if;
         alter table intervalq.ranges rename column seen to snapshot;
-        drop function if exists intervalq._claim_ranges(text, integer, integer, integer),
-            intervalq._note_periods(bigint[], bigint);
         if found > 4 then
             alter table intervalq.outcomes add column number bigint not null default 0,
                 add column together uuid[], add column queues text[] collate "C";
             drop index intervalq.outcomes_ended;
         end if;
+    end if;
+    if found <= 7 then
+        -- `work` gets and returns other things, so the order of its parameters has changed again.
+        drop function if exists intervalq._claim_ranges(text, integer, integer, integer),
+            intervalq._note_periods(bigint[], bigint),
+            intervalq.work(
+                text, uuid[], integer[], bigint[], bigint[], text, jsonb, jsonb, text[], integer, bigint, bigint,
+                boolean, integer, uuid[], bigint[], uuid[], bigint
+            );
     end if;
     if found = 2 then
         alter type intervalq.line add attribute cancelled boolean, add attribute progress text;

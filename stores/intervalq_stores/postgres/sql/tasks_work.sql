@@ -234,7 +234,7 @@ $$;
 create or replace function intervalq.work(
     who text, ids uuid[], versions integer[], keep_fors bigint[], durations bigint[], results text, parts jsonb,
     finished jsonb, queues text[], wanted integer, lease bigint, most bigint, idle boolean,
-    begins integer, begun uuid[], sinces bigint[], since_ids uuid[], now bigint
+    sinces bigint[], since_ids uuid[], begins integer, begun uuid[], now bigint
 ) returns setof intervalq.line
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
