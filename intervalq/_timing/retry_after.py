@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeAlias
 
 from intervalq._spec import parse
@@ -133,6 +132,8 @@ def _number(value: object) -> float | None:
 
 
 def _until_date(value: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rarely needed, and large
+
     try:
         date = parsedate_to_datetime(value)
     except (ValueError, OverflowError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import sys
 import threading
 from contextlib import suppress
@@ -46,8 +45,7 @@ def run_soon() -> None:
     if getattr(_asked, "done", False):
         return
     _asked.done = True
-    number = _SCHED_SETATTR.get(platform.machine())
-    if sys.platform != "linux" or number is None:
+    if sys.platform != "linux" or (number := _SCHED_SETATTR.get(os.uname().machine)) is None:
         return
     with suppress(OSError, AttributeError):  # a sandbox may forbid the call, a C library may lack it
         if os.sched_getscheduler(0) != os.SCHED_OTHER:
