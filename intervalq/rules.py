@@ -272,7 +272,8 @@ def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[S
     # The queue is held only by its limit of running jobs. If an answer was lost, or a shard came too late,
     # its tickets already have leases: they are granted again, unless they were moved.
     leased = [slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current]
-    slots = tuple([slot for slot in leased if slot.due <= state.current_due])
+    step, last = state.settings.interval, state.current_due
+    slots = tuple([slot for slot in leased if slot.due + (slot.cost - 1) * step <= last])
     return slots if _are_last(state, slots) else ()
 
 
