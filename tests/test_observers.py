@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import anyio
@@ -50,3 +52,27 @@ async def test_a_log_that_cannot_be_opened_is_refused_each_time(tmp_path: Path) 
             async with queue.slot():
                 pass
     await queue.close()
+
+
+_CHILD = """
+import multiprocessing, sys
+from intervalq.sync import IntervalQueue
+
+def child(path):
+    queue = IntervalQueue("q", store="memory://", rate="1000/s", log=path)
+    for _ in range(5):
+        with queue.slot():
+            pass
+
+process = multiprocessing.get_context("fork").Process(target=child, args=(sys.argv[1],))
+process.start()
+process.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it can't fork")
+def test_a_child_process_that_ends_leaves_all_lines(tmp_path: Path) -> None:
+    """Its handle isn't closed, and `multiprocessing` runs no functions of `atexit` there."""
+    path = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", _CHILD, str(path)], check=True, timeout=60)
+    assert path.read_text().count('"started"') >= 5

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import threading
 from collections import deque
 from itertools import count
@@ -111,6 +112,8 @@ class Writer:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_broken = False
+        if (processes := sys.modules.get("multiprocessing.util")) is not None:  # its children skip `atexit`
+            processes.Finalize(None, self.flush, exitpriority=0)
 
     def add(self, starts: StartLog) -> None:
         """Write what this log notes of unused slots, too."""
