@@ -263,16 +263,15 @@ def _sooner(state: State, command: Advance, answer: Answer, healed: bool) -> tup
 
 def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:
     """The listed slots that are still valid and can be granted in the queue's present state."""
-    if not known:
+    if not known or (state.held_since is not None and state.held_until > now):
         return ()
     if state.held_since is None:
         return tuple(slot for slot in command.slots if state.revoked_through < slot.ticket <= state.ticket)
-    if state.held_until > now:
-        return ()
     # The queue is held only by its limit of running jobs. If an answer was lost, or a shard came too late,
     # its tickets already have leases: they are granted again, unless they were moved.
     leased = [slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current]
-    slots = tuple([slot for slot in leased if slot.due <= state.current_due])
+    step, last = state.settings.interval, state.current_due
+    slots = tuple([slot for slot in leased if slot.due + (slot.cost - 1) * step <= last])
     return slots if _are_last(state, slots) else ()
 
 

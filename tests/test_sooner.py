@@ -134,19 +134,20 @@ def test_without_an_answer_the_slot_where_it_was_is_gone(among: str) -> None:
         assert after.ticket == len(slots) + 1
 
 
-def test_a_leased_slot_is_not_granted_where_it_was() -> None:
-    settings = replace(SETTINGS, max_running=2)
-    state, answer = do(
-        None, Advance(settings=settings, nonce="g", take=2, units=((90,), (90,)), reach=0, lease=SECOND), T0
-    )
+@pytest.mark.parametrize(("now", "cost"), [(2, 1), (62 * SECOND, 5)])
+def test_a_leased_slot_is_not_granted_where_it_was(now: int, cost: int) -> None:
+    """The second one has a length of five intervals, and begins before the first place of these is over."""
+    settings, lease = replace(SETTINGS, max_running=2), 100 * SECOND
+    first = Advance(settings=settings, nonce="g", take=2, costs=(1, cost), units=((90,), (90,)), lease=lease)
+    state, answer = do(None, first, T0)
     slots = answer.taken
     report = Advance(generation="g", settled=(Settled(T0, state.lag, (-80,)),))
-    state, _ = do(state, report, T0 + 2)
-    asking = Advance(generation="g", slots=slots[1:], ahead=SECOND, lease=10 * SECOND, notice=SECOND)
-    state, answer = do(state, asking, T0 + 2)
+    state, _ = do(state, report, T0 + now)
+    asking = Advance(generation="g", slots=slots[1:], ahead=SECOND, lease=lease, notice=SECOND // 10)
+    state, answer = do(state, asking, T0 + now)
     assert answer.begun == 1
     assert state.held_since is not None
-    _, again = do(state, asking, T0 + 3)
+    _, again = do(state, asking, T0 + now + 1)
     assert (again.granted, again.missed, again.count) == ((), (), 0)
 
 
@@ -194,6 +195,28 @@ async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_wil
     assert anyio.current_time() - before < until
     assert order == [*range(12)], "they begin in the order in which they came"
     assert sum(len(store.calls) for store in stores) <= calls
+    for queue in queues:
+        await queue.close()
+
+
+@pytest.mark.parametrize(("limit", "calls"), [("10/s", 10), ("10_000 tokens/s", 25)])
+@in_virtual_time
+async def test_many_processes_do_not_ask_all_the_time(limit: str, calls: int) -> None:
+    """Nothing comes sooner here. If each one looked as often as the first, there were over fifty a job."""
+    behind, begun = FarStore().behind, 0
+    stores = [FarStore(behind, delay=0.002, seed=seed) for seed in range(50)]
+    queues = [IntervalQueue("llm", store=store, rate="1000/s", limits=[limit]) for store in stores]
+
+    async def caller(queue: IntervalQueue) -> None:
+        nonlocal begun
+        while True:
+            async with queue.slot(cost={"tokens": 1_000} if "tokens" in limit else 1):
+                begun += 1
+
+    with anyio.move_on_after(10):
+        await gather(*[partial(caller, queue) for queue in queues])
+    assert begun >= 90
+    assert sum(len(store.calls) for store in stores) < calls * begun
     for queue in queues:
         await queue.close()
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import threading
 from collections import deque
 from itertools import count
@@ -105,27 +106,34 @@ class Writer:
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._logs: WeakSet[StartLog] = WeakSet()
+        self._adding = threading.Lock()  # never held while it writes
         self._lines: deque[tuple[Any, ...]] = deque()
         self.put = self._lines.append
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_broken = False
+        if (processes := sys.modules.get("multiprocessing.util")) is not None:  # its children skip `atexit`
+            processes.Finalize(None, self.flush, exitpriority=0)
 
     def add(self, starts: StartLog) -> None:
         """Write what this log notes of unused slots, too."""
-        self._logs.add(starts)
+        with self._adding:
+            self._logs.add(starts)
 
     def wake(self) -> None:
         """Write soon."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="intervalq-log", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="intervalq-log", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def flush(self) -> bool:
         """Write what there is; returns whether there was anything."""
         with self._lock:
             lines = [_line(*self._lines.popleft()) for _ in range(len(self._lines))]
-            lines += [line for starts in list(self._logs) for line in starts.unused()]
+            with self._adding:
+                logs = list(self._logs)
+            lines += [line for starts in logs for line in starts.unused()]
             data = "".join(f"{line}\n" for line in lines).encode()
             try:
                 while data:

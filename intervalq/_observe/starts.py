@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Final, ParamSpec, Protocol
 
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 
+P = ParamSpec("P")
+
+log: Final = logging.getLogger("intervalq")
+
+
+def quietly(tell: Callable[P, object]) -> Callable[P, None]:
+    """The function, without its errors: jobs go on, and only the first one is logged."""
+    failed = False
+
+    @wraps(tell)
+    def told(*args: P.args, **options: P.kwargs) -> None:
+        nonlocal failed
+        try:
+            tell(*args, **options)
+        except Exception:
+            if not failed:
+                log.warning("what observes jobs failed, and may lack some: jobs go on", exc_info=True)
+            failed = True
+
+    return told
+
 
 class Observer(Protocol):
-    """Is told of starts; it must be quick, and not raise."""
+    """Is told of starts; it must be quick."""
 
     def began(self, grant: Grant, started: float, waited: float) -> None:
         """A job began in its slot.
@@ -35,6 +59,7 @@ def observe(shard: Shard, observer: Observer, *, takes_ready: bool = True) -> No
     """
     dispatcher, clock, time = shard.dispatcher, shard.clock, shard.time
     enter, accept, take_ready, undo = shard.enter, dispatcher.accept, dispatcher.take_ready, dispatcher.undo
+    began, undone = quietly(observer.began), quietly(observer.undone)
 
     def enter_observed(waiter: Waiter) -> None:
         waiter.since = waiter.since or clock.now()
@@ -46,17 +71,17 @@ def observe(shard: Shard, observer: Observer, *, takes_ready: bool = True) -> No
             # A thread waits for its slot itself, and begins at its first instant.
             at = max(clock.now(), grant.opens) if waiter.in_thread else clock.now()
             waited = at - (waiter.since or at)
-            observer.began(grant, time.now(at), waited / 1e6)
+            began(grant, time.now(at), waited / 1e6)
         return grant
 
     def take_ready_observed() -> Grant | None:
         grant = take_ready() if takes_ready else None
         if grant is not None:
-            observer.began(grant, time.now(clock.now()), 0.0)
+            began(grant, time.now(clock.now()), 0.0)
         return grant
 
     def undo_observed(grant: Grant, *, again: bool = True) -> bool:
-        observer.undone(grant)
+        undone(grant)
         return undo(grant, again=again)
 
     shard.enter = enter_observed  # type: ignore[method-assign] # for this shard alone

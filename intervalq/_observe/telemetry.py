@@ -17,7 +17,7 @@ from uuid import UUID
 
 from intervalq._keys.names import shown
 from intervalq._observe import names
-from intervalq._observe.starts import observe
+from intervalq._observe.starts import observe, quietly
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 
@@ -68,12 +68,13 @@ class Telemetry:
         `queue`: the name of its queue, without a key.
         """
         observe(shard, _Jobs(self, shard, queue), takes_ready=False)
-        return lambda: self.refused.add(1, {names.QUEUE: queue})
+        return quietly(lambda: self.refused.add(1, {names.QUEUE: queue}))
 
     def counts(self, what: str) -> Counter[str]:
         """A counter of outcomes of tasks that also adds to the metric. `what`: their queues."""
         return Told(lambda outcome, more: self.tasks.add(more, {names.QUEUE: what, names.OUTCOME: outcome}))
 
+    @quietly
     def inserted(self, tasks: Iterable[tuple[str, str]]) -> None:
         """Note that tasks were inserted here, by queue and id: the trace links to those of the tasks."""
         for queue, id_ in tasks:
@@ -150,7 +151,7 @@ class _Jobs:
 
         def ended_told(ticket: int) -> None:
             if (span := self._spans.pop(ticket, None)) is not None:
-                span.end()
+                quietly(span.end)()
             ended(ticket)
 
         leases.ended = ended_told  # type: ignore[method-assign] # for this shard alone
@@ -185,7 +186,7 @@ class Told(Counter[str]):
 
     def __init__(self, tell: Callable[[str, int], object]) -> None:
         super().__init__()
-        self._tell = tell
+        self._tell = quietly(tell)
 
     def __setitem__(self, name: str, count: int) -> None:
         if (more := count - self.get(name, 0)) > 0:

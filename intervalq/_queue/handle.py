@@ -159,13 +159,13 @@ class Handle:
         if self._shard_here is None:
             mine, self._view = self._options, CommonView()
             precision = None if mine.precision is None else Precision(mine.precision)
-            self._shard_here = Shard(
+            made = Shard(
                 mine.record, self._store_here(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
                 precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
                 counted=mine.counted, beside=self._shard_beside(),
             )  # fmt: skip
-            self._home = home
-            self._observe(self._shard_here)
+            self._observe(made)  # whoever gives a log that can't be opened hears of it each time
+            self._shard_here, self._home = made, home
         return self._shard_here
 
     def _observe(self, shard: Shard) -> None:

@@ -17,7 +17,7 @@ from intervalq._shard.store_time import StoreTime
 from intervalq._spec import standing
 from intervalq._timing.clock import Clock
 from intervalq.errors import StoreUnavailable
-from intervalq.rules import FOREVER, MAX_TICKETS, Advance, Answer, Limit, Settled, Slot, State
+from intervalq.rules import FOREVER, MAX_TICKETS, STARTS, Advance, Answer, Limit, Settled, Slot, State
 
 MAX_WAIT: Final = 1_000_000
 """How long settled costs may wait for a request that they can go with, in microseconds."""
@@ -28,6 +28,9 @@ _LOOK: Final = 4
 
 _TWICE: Final = 2
 """How many times the time between such looks is doubled at most while nothing changes."""
+
+_AMONG: Final = 4
+"""How many tickets in a row are looked at equally often; owners of later ones look less often."""
 
 
 class _Known(NamedTuple):
@@ -151,7 +154,11 @@ class Looks:
         look = min(MAX_WAIT, _LOOK * patience(limits)) << min(self._in_vain, _TWICE)
         if time.comes(slot, state) <= at + look:
             return math.inf
-        again = math.inf if alone else self._heard_at + look
+        again = math.inf
+        if not alone and any(limit.unit != STARTS for limit in limits):
+            # It moves once those before it have begun: with many processes, most requests would be too early.
+            others = slot.ticket - max(state.current, state.revoked_through) - 1
+            again = self._heard_at + look * (1 + others // _AMONG)
         found = standing.sooner(state, slot, state.clock(time.clock.latest(at)), 0)
         if found is None or found[1] + patience(limits) > slot.due:
             return again

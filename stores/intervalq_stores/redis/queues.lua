@@ -245,7 +245,8 @@ local function usable(state, command, now)
     local ticket = slot[1]
     local alive
     if held_since then
-      alive = state.running[ticket] and ticket <= state.current and slot[2] <= state.current_due
+      local ends = slot[2] + ((slot[3] or 1) - 1) * state.interval
+      alive = state.running[ticket] and ticket <= state.current and ends <= state.current_due
     else
       alive = state.revoked_through < ticket and ticket <= state.ticket
     end

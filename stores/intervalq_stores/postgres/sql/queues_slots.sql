@@ -179,7 +179,9 @@ begin
         t := slots -> i ->> 0;
         -- While max_running alone holds the queue, slots that have a lease already are granted again.
         if not is_held and t > r.revoked_through and t <= r.ticket
-            or is_held and t <= r.current and t = any (r.running) and (slots -> i ->> 1)::bigint <= r.current_due then
+            or is_held and t <= r.current and t = any (r.running)
+                and (slots -> i ->> 1)::bigint + (coalesce((slots -> i ->> 2)::numeric, 1) - 1) * r.interval
+                    <= r.current_due then
             alive := alive || t;
         end if;
     end loop;
