@@ -49,6 +49,9 @@ def test_one_runs_it_and_the_others_say_which(intervalq: CommandLine, once: Call
     assert (ended.stdout, ended.stderr) == ("", f"intervalq: {HOST} has run it: exit code 3\n")
     (line,) = intervalq("schedule", "list", "--json").results
     assert (line["name"], line["host"], line["running"]) == ("n", HOST, False)
+    table = intervalq("schedule", "list").stdout
+    assert f" on {HOST} " in table, "it ran there last"
+    assert f"waiting on {HOST}" not in table
 
 
 def test_if_its_host_dies_another_one_runs_it_where_that_is_wanted(
