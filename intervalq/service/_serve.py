@@ -272,8 +272,8 @@ def _place(address: str, is_open: bool) -> Place:
     if not is_open and not is_here(host):
         raise InvalidOption(
             f"{short(address)} can be reached from other machines, so the service needs access control and a "
-            "certificate: give both, listen at 127.0.0.1 behind a proxy that has them, or say that it may be "
-            "insecure"
+            "certificate: give both (--access, --tls-cert, --tls-key), listen at 127.0.0.1 behind a proxy "
+            "that has them, or say that it may be insecure (--insecure)"
         )
     return Place(host, int(port))
 

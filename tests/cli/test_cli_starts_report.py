@@ -206,7 +206,7 @@ def test_the_page(intervalq: CommandLine, tmp_path: Path) -> None:
 def test_short_gaps_are_told(intervalq: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(SETTINGS + start(1) + start(2, 0.15) + start(3))
     done = intervalq("report", str(tmp_path / "log"), "--output", str(tmp_path / "page.html"))
-    assert "queue 'q': 1 gaps are shorter than promised" in done.stderr
+    assert "queue 'q': gaps shorter than promised: 1" in done.stderr
     assert "1 gap shorter than promised" in (tmp_path / "page.html").read_text()
 
 

@@ -67,7 +67,7 @@ def report(
         made = figures(queue)
         found.append((queue, made, charts_of(queue, made, number, png=png is not None)))
         if made.short:
-            warn(f"queue {queue.name!r}: {made.short} gaps are shorter than promised")
+            warn(f"queue {queue.name!r}: gaps shorter than promised: {made.short}")
     output.write_text(page(found), encoding="utf-8")
     click.echo(output)
     if png is not None:

@@ -51,9 +51,7 @@ def charts_of(queue: QueueLog, made: Figures, number: int, *, png: bool) -> list
         ("unused", partial(_unused, made)),
         *((f"limit{place}", partial(_limit, queue, one)) for place, one in enumerate(made.windows, 1)),
     ]
-    return drawn(
-        [(f"q{number}-{name}", panel) for name, panel in panels], what="the charts of a report", png=png
-    )
+    return drawn([(f"q{number}-{name}", panel) for name, panel in panels], what="a report", png=png)
 
 
 def _queue(queue: QueueLog, made: Figures, charts: list[Chart]) -> Iterator[str]:

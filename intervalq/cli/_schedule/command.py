@@ -109,9 +109,11 @@ def list_(store: str | None, *, as_json_: bool) -> None:
             upcoming = _time(info.upcoming[0] if info.upcoming else None)
             if info.paused:
                 upcoming = "(paused)"
-            state = f"{state} on {escaped(info.host)}" if info.running and info.host else state
-            does = "calls a function" if info.queue is None else f"inserts into {info.queue}"
-            made.add_row(escaped(info.name), escaped(info.plan), does, state, _time(info.last), upcoming)
+            where = f" on {escaped(info.host)}" if info.host else ""
+            state, ran = (state + where, "") if info.running else (state, where)
+            last = _time(info.last) + ran
+            does = "a function or command" if info.queue is None else f"inserts into {info.queue}"
+            made.add_row(escaped(info.name), escaped(info.plan), does, state, last, upcoming)
         print_table(made)
     else:
         click.echo("no schedules")
