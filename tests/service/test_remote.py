@@ -143,6 +143,17 @@ async def test_errors_of_the_store_are_those_of_its_clients(tmp_path: Path) -> N
         await store.aclose()
 
 
+async def test_no_refusal_names_the_store_of_the_service(tmp_path: Path) -> None:
+    async with serving(str(tmp_path / "secret.db")) as address:
+        store = open_task_store(f"intervalq://{address}")
+        assert isinstance(store, Waking)
+        with pytest.raises(UnsupportedOperation, match="sends no wake-ups") as error:
+            async with store.wakeups("s"):
+                pass
+        assert "secret" not in str(error.value)
+        await store.aclose()
+
+
 async def test_a_service_over_tasks_alone_has_nothing_else(tmp_path: Path) -> None:
     async with serving(MemoryTaskStore(f"memory://{tmp_path}")) as address:
         store = open_store(f"intervalq://{address}")
