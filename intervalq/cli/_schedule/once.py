@@ -263,7 +263,7 @@ class _Once:
             warn(f"schedule {self._name}: its end can't be recorded: {error}")
 
     async def _renew(self, taken: Record, scope: anyio.CancelScope) -> None:
-        """Renew the lease; cancel the scope so early that the command has ended when another host may begin."""
+        """Renew the lease; cancel the scope so early that the command ends before another host may begin."""
         holder, until = taken.holder, taken.until
 
         def left() -> float:
