@@ -177,7 +177,6 @@ def _grpc_server(
             ("grpc.max_receive_message_length", MAX_BYTES),
             ("grpc.so_reuseport", 0),
             ("grpc.max_concurrent_streams", 10_000),
-            ("grpc.keepalive_time_ms", 60_000),  # a client whose machine is gone frees its streams
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # clients see that a stream is dead
         ]
     )
