@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from intervalq.errors import (
     InboxFull,
     IntervalqError,
+    StoreError,
     StoreTimeout,
     StoreUnavailable,
     Unauthorized,
@@ -64,8 +65,9 @@ _CODES: Final = (
 
 
 def refusal(error: IntervalqError) -> Refusal:
-    """How to report an error of a store or of a check."""
+    """How to report an error of a store or of a check. The address of the service's own store is left out."""
+    why = str(error).removeprefix(f"{error.store}: ") if isinstance(error, StoreError) else str(error)
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return Refusal(code, str(error))
-    return Refusal(Code.INTERNAL, str(error))
+            return Refusal(code, why)
+    return Refusal(Code.INTERNAL, why)

@@ -9,11 +9,22 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 from cli.command_line import CommandLine, Ended
+from intervalq.cli._app import Failed
+from intervalq.cli._schedule.once import _Once
+from intervalq.errors import StoreTimeout
 from intervalq.schedules._holder import Holder, Process
+from intervalq.schedules._times.plan import Plan
+from intervalq.schedules.rules import Record
+from intervalq.store import Swapped
+from intervalq.testing.virtual import virtual_micros
+from intervalq_stores.memory.queues import MemoryStore
+from schedules.world import Line, run
 
 WAITS = 'echo $$ > pid; read code < gate; exit "$code"'
 """A command that says which process it is, and ends when somebody opens the gate."""
@@ -135,3 +146,38 @@ def test_the_doctor_names_hosts_whose_clocks_disagree(intervalq: CommandLine) ->
 def test_names_of_other_holders_tell_nothing(name: str) -> None:
     assert Holder.of(name) is None
     assert Holder.of(f"{'a' * 16}.5@a+b-0.3+1.0 7") == ("a+b-0.3", 1.0, 7)
+
+
+def test_a_host_that_gets_no_answers_ends_its_command_before_another_one_may_begin() -> None:
+    """The store takes everything, and is silent."""
+
+    class Silent(Line):
+        hangs = False
+
+        async def swap_schedule(self, *given: Any, **options: Any) -> Swapped:
+            if self.hangs:
+                await anyio.sleep(30)
+                raise StoreTimeout(self.url, "no answer")
+            return await super().swap_schedule(*given, **options)
+
+    class Endless:
+        """A command."""
+
+        async def run(self, _fence: int, _grace: float) -> int:
+            store.hangs = True
+            try:
+                await anyio.sleep_forever()
+            finally:
+                ended.append(virtual_micros())
+            raise AssertionError
+
+    store, ended = Silent(MemoryStore(clock=virtual_micros)), list[int]()
+
+    async def main() -> None:
+        host = _Once(store, "n", Plan.of(every="1h"), None, 9_000_000, waits=True, retries=True)
+        with pytest.raises(Failed, match="whole lease"):
+            await host._decide(Endless())  # type: ignore[arg-type]  # as much of one as it needs
+        (text,) = (await Line(store).read_schedules()).texts.values()
+        assert ended[0] <= Record.from_text(text).until - 900_000
+
+    run(main)

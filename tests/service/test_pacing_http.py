@@ -109,6 +109,7 @@ async def test_requests_of_any_content_are_refused_by_name(http: httpx.AsyncClie
         ("POST", "/q/slot", b"[]", 400),
         ("POST", "/q/slot", b'{"within": NaN}', 400),
         ("POST", "/q/slot", b'{"within": 1e400}', 400),
+        *(("POST", "/q/slot", b'{"%s": 1%s}' % (field, b"0" * 400), 400) for field in (b"within", b"cost")),
         ("POST", "/q/slot", b'{"cost": 0}', 400),
         ("POST", "/q/slot", b'{"cost": {}}', 400),
         ("POST", "/q/slot", b'{"cost": {"tokens": 1}}', 400),

@@ -92,6 +92,8 @@ async def test_what_is_no_step_is_refused_and_the_service_goes_on(tmp_path: Path
             ),
             (pb.TASKS, "", {"op": "Modify", "inserts": [{"queue": "q", "json": "1", "id": "\n"}]}, "control"),
             (pb.TASKS, "", {"op": "Modify", "inserts": 3}, "not a list"),
+            (pb.TASKS, "", {"op": "Work", "session": "s", "queues": ["q"], "limit": 1_001}, "at most 1,000"),
+            (pb.TASKS, "", {"op": "Select", "limit": -1}, "can't be used"),
             (pb.LEDGERS, "", {"op": "Count"}, "not a ledger"),
             (pb.LEDGERS, "x", {"op": "Look", "limit": 10**9}, "1 to"),
             (pb.SCHEDULES, "", {"op": "SwapSchedule", "name": "../x"}, "not a schedule"),
@@ -138,6 +140,17 @@ async def test_errors_of_the_store_are_those_of_its_clients(tmp_path: Path) -> N
         for value, said in (("\ud800", "nothing was done"), ("x" * MAX_BYTES, "send fewer")):
             with pytest.raises(StoreError, match=said):
                 await store.apply(Modify(inserts=(Insert("q", value, "e"),)))
+        await store.aclose()
+
+
+async def test_no_refusal_names_the_store_of_the_service(tmp_path: Path) -> None:
+    async with serving(str(tmp_path / "secret.db")) as address:
+        store = open_task_store(f"intervalq://{address}")
+        assert isinstance(store, Waking)
+        with pytest.raises(UnsupportedOperation, match="sends no wake-ups") as error:
+            async with store.wakeups("s"):
+                pass
+        assert "secret" not in str(error.value)
         await store.aclose()
 
 

@@ -17,6 +17,7 @@ from intervalq.ledger.store import open_ledger_store
 from intervalq.rules import Advance, Configure, Drop, Finish, Hold, Inspect, Reclaim, Resume, Settings
 from intervalq.service._access import ACTIONS
 from intervalq.store import Pairing, Waking, open_store, scheduling
+from intervalq.tasks import Claim, Tasks
 from intervalq.tasks import rules as tasks
 from intervalq.tasks.store import Waking as TasksWaking
 from intervalq.tasks.store import open_task_store
@@ -230,11 +231,38 @@ async def test_sessions_are_their_callers_own(tmp_path: Path) -> None:
         assert isinstance(bob, TasksWaking)
         with pytest.raises(Unauthorized):
             await bob.apply(tasks.Sessions())
+        assert not (await bob.apply(tasks.Beat(""))).alive  # as changes of schedules do it
         with pytest.raises(Unauthorized, match="clock"):
             await bob.apply(tasks.Beat("s"), 1)
         assert (await ann.apply(tasks.Work("s", (tasks.Delete("t", row.version),)))).lost == ()
         for store in (ann, bob):
             await store.aclose()
+
+
+async def test_workers_that_may_not_claim_schedules_work_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    access, done = tmp_path / "access.toml", list[str]()
+    everything = [(action, ["*"]) for action in ACTIONS]
+    mine = [("read", ["*"]), *((action, ["q"]) for action in ("claim", "delete", "change"))]
+    access.write_text(access_of({"all": everything, "ann": mine}))
+    async with (
+        serving(f"memory://{tmp_path}", access=str(access)) as address,
+        Tasks(url_of("all", address)) as all_,
+        Tasks(url_of("ann", address)) as ann,
+    ):
+        await all_.schedule("s", "q", every="1d")
+        await all_.insert("q", 1, id="t")
+
+        @ann.worker("q")
+        async def work(task: Claim[object]) -> None:
+            done.append(task.id)
+            ann.stop()
+
+        with anyio.fail_after(30):
+            await ann.run()
+    assert done == ["t"]
+    assert "keeps no durable schedules going" in caplog.text
 
 
 async def test_a_lock_that_is_released_wakes_other_callers(tmp_path: Path) -> None:

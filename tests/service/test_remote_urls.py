@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,8 @@ from intervalq.errors import (
 from intervalq.rules import Advance, Hold, Inspect, Settings
 from intervalq.service import Tls
 from intervalq.store import open_store
+from intervalq.sync import IntervalQueue
+from service.processes import Served
 from service.serving import serving
 
 
@@ -99,3 +104,43 @@ async def test_a_service_of_another_version_is_refused_by_name(
         with pytest.raises(VersionMismatch, match="upgrade the service"):
             await store.apply("q", Inspect())
         await store.aclose()
+
+
+FORKS = """
+import os, sys
+from intervalq.errors import StoreError
+from intervalq.sync import IntervalQueue
+
+queue = IntervalQueue("q", interval="1us", store=sys.argv[1])
+used = sys.argv[2] == "used"
+if used:
+    queue.inspect()
+if child := os.fork():
+    queue.inspect()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+try:
+    queue.inspect()
+except StoreError as error:
+    os._exit(3 if "forkserver" in str(error) else 4)
+os._exit(0)
+"""
+
+
+def test_a_fork_after_the_first_use_is_refused_by_name(tmp_path: Path) -> None:
+    """In such a child, gRPC would crash."""
+    with Served(str(tmp_path / "q.db"), "--http", "none") as served:
+        with IntervalQueue("q", interval="1us", store=served.url) as queue, queue.slot():
+            pass
+        for when, code in (("used", 3), ("unused", 0)):
+            command = [sys.executable, "-c", FORKS, served.url, when]
+            assert subprocess.run(command, check=False, timeout=60).returncode == code, when
+
+
+async def test_no_proxy_gets_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        async with serving(f"memory://{tmp_path}") as address:
+            store = open_store(f"intervalq://secret@{address}")
+            assert (await store.apply("q", Inspect())).state is None
+            await store.aclose()

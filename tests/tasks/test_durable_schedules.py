@@ -15,6 +15,7 @@ from intervalq.errors import (
     CorruptState,
     InvalidName,
     InvalidOption,
+    MissingExtra,
     ScheduleNotFound,
     StoreUnavailable,
     UnsupportedOperation,
@@ -165,7 +166,7 @@ async def test_processes_die_at_any_call_and_answers_get_lost() -> None:
     async with handle(store.line()) as own:
         for name in ("s", "t", "u"):
             await own.schedule(name, "out", every="10s")
-        for life in range(60):
+        for life in range(70):
             line, left = store.line(delay=0.001), chance.randrange(1, 60)
             if life % 3 == 0:
                 line.loses = once(Modify, lambda command: bool(command.changes))
@@ -286,6 +287,29 @@ async def test_a_schedule_that_cannot_be_read_stops_no_other(caplog: pytest.LogC
         await own.schedules.drop("z")
     said = [record.message for record in caplog.records if "schedule/z" in record.message]
     assert len(said) == 1
+
+
+@in_virtual_time
+async def test_what_one_process_cannot_read_stays_due_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It puts the row off, whose time is the watermark since the end of a pause."""
+    store, seen = FakeStore(), list[tuple[str, int]]()
+    async with handle(store.line()) as own:
+        await own.schedule("s", "out", every="4s")
+        await own.schedules.pause("s")
+        await own.schedules.resume("s")
+        begun = (await store.row("schedule/s")).at
+        with monkeypatch.context() as patch, anyio.move_on_after(9):
+            patch.setattr(Stored, "of", _unreadable)
+            await workers(store.line(), []).run()
+        stored = Stored.of(await store.row("schedule/s"))
+        assert stored.decided(await store.row("schedule/s")) == begun
+        with anyio.move_on_after(9):
+            await workers(store.line(), seen).run()
+    assert len(seen) == 18 // 4
+
+
+def _unreadable(_row: Row) -> Stored:
+    raise MissingExtra("cron", "schedules")
 
 
 @in_virtual_time

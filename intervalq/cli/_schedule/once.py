@@ -238,7 +238,7 @@ class _Once:
         """Run the command under the lease; returns its exit code."""
         code = None
         async with anyio.create_task_group() as group:
-            group.start_soon(self._renew, taken.holder, group.cancel_scope)
+            group.start_soon(self._renew, taken, group.cancel_scope)
             code = await guarded.run(taken.fence, min(GRACE, self._lease / 1e6 / 10))
             group.cancel_scope.cancel()
         with anyio.CancelScope(shield=True), anyio.move_on_after(5):
@@ -262,19 +262,28 @@ class _Once:
         except StoreUnavailable as error:
             warn(f"schedule {self._name}: its end can't be recorded: {error}")
 
-    async def _renew(self, holder: str, scope: anyio.CancelScope) -> None:
+    async def _renew(self, taken: Record, scope: anyio.CancelScope) -> None:
+        """Renew the lease; cancel the scope so early that the command ends before another host may begin."""
+        holder, until = taken.holder, taken.until
+
+        def left() -> float:
+            return max(0.0, (until - self._records.now() - self._lease / 10) / 1e6)
+
         def renewed(record: Record | None, now: int) -> Record | None:
             return None if record is None else renew(record, holder, now, self._lease)
 
         while True:
-            await anyio.sleep(self._lease / 3e6)
-            try:
-                record = await self._records.change(self._name, renewed)
-            except StoreUnavailable:
-                record = self._records.get(self._name)
+            await anyio.sleep(min(self._lease / 3e6, left()))
+            record = None
+            with anyio.move_on_after(left()):
+                try:
+                    record = await self._records.change(self._name, renewed)
+                except StoreUnavailable:
+                    record = self._records.get(self._name)
             if record is None or record.holder != holder or self._records.now() >= record.until:
                 scope.cancel()
                 return
+            until = record.until
 
     def _report(self, before: Record) -> None:
         """Say what was missed before this occurrence."""

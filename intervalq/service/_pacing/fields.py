@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -125,7 +124,7 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:  # noqa: ANN401 - any 
             and schema["minProperties"] <= len(value) <= schema["maxProperties"]
             and all(_fits(each, schema["additionalProperties"]) for each in value.values())
         )
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    whole = kind != "integer" or value == int(value)
-    return whole and bool(schema["minimum"] <= value <= schema["maximum"])
+    is_within = bool(schema["minimum"] <= value <= schema["maximum"])  # no NaN is
+    return is_within and (kind != "integer" or value == int(value))

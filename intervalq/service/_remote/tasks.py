@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from intervalq.errors import InvalidTask
+from intervalq.rules import FOREVER
 from intervalq.service._access import Anybody, Caller, Wanted, need
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights
@@ -33,7 +35,7 @@ from intervalq.tasks.rules import (
     Work,
     Worked,
 )
-from intervalq.tasks.store import TaskStore
+from intervalq.tasks.store import MAX_ROWS, TaskStore
 
 _LOCKS: Final = waiters_of("")
 MAX_SHOWN: Final = 10_000
@@ -56,7 +58,7 @@ class RemoteTasks:
             InvalidName, InvalidTask: a name can't be used.
             DependencyError, InboxFull, StoreError: as for the store.
         """
-        _check_names(command)
+        _check(command)
         limit = command.limit if isinstance(command, Count) else None
         if not isinstance(self._caller, Anybody):
             command = await self._allowed(self._with_own(command))
@@ -111,6 +113,8 @@ class RemoteTasks:
             if command.session:
                 wanted.add(("claim", rights.session(command.session)))
             await check_modify(self._store, command, caller, claimant)
+        elif command == Beat(""):  # it only ends the sessions whose time is over, as any other step does
+            pass
         elif isinstance(command, Work | Begin | Beat | End):
             session = command.session.id if isinstance(command, Begin) else command.session
             claimant = session.removeprefix(self._own)
@@ -176,12 +180,15 @@ class RemoteTasks:
         return session.removeprefix(self._own)
 
 
-def _check_names(command: Command[Any]) -> None:
-    """Refuse names that no task can have.
+def _check(command: Command[Any]) -> None:
+    """Refuse names that no task can have, and limits that no handle gives.
 
     Raises:
         InvalidName, InvalidTask: one is there.
     """
+    limit = command.limit if isinstance(command, Work | Select | Outcomes | Count) else None
+    if limit is not None and not 0 <= limit <= (MAX_ROWS if isinstance(command, Work) else FOREVER):
+        raise InvalidTask(f"limit={limit} can't be used: a step claims at most {MAX_ROWS:,} tasks")
     queues: list[str | None] = []
     if isinstance(command, Modify):
         inserts = command.inserts

@@ -8,15 +8,15 @@ from typing import Final, TypeVar
 
 import anyio
 
-from intervalq.errors import InvalidOption, MissingExtra, StoreError, StoreUnavailable, plain
+from intervalq.errors import InvalidOption, MissingExtra, StoreError, StoreUnavailable, Unauthorized, plain
 from intervalq.tasks._claim.task import Claim
-from intervalq.tasks._schedule.record import QUEUE, Stored
+from intervalq.tasks._schedule.record import QUEUE, Stored, put_off
 from intervalq.tasks._schedule.step import step
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._worker.job import Job
 from intervalq.tasks._worker.policy import Policy
 from intervalq.tasks._worker.pool import WorkerPool
-from intervalq.tasks.rules import SECOND, Change, Count, Insert, Row, Sessions
+from intervalq.tasks.rules import SECOND, Change, Count, Insert, Row, Sessions, Work
 from intervalq.tasks.store import Pulling
 
 log: Final = logging.getLogger("intervalq")
@@ -58,6 +58,9 @@ class Keeper:
                 with anyio.move_on_after(_LOOK):
                     await self._looks.wait()
                 self._looks = anyio.Event()
+        except Unauthorized as error:
+            log.warning("this process keeps no durable schedules going: %s", error)
+            return
         except StoreError as error:
             failed(error)
             return
@@ -68,10 +71,20 @@ class Keeper:
             failed(pool.error)
 
     async def _are_any(self) -> bool:
+        """Whether there are schedules.
+
+        Raises:
+            Unauthorized: this process may not claim them.
+        """
+        store = self._session.store
         try:
-            return bool(await self._session.store.apply(Count(names=(QUEUE,))))
+            if not await store.apply(Count(names=(QUEUE,))):
+                return False
+            if not isinstance(store, Pulling):  # refused together with the workers' claims, it would end them
+                await store.apply(Work(await self._session.ready(), queues=(QUEUE,)))
         except StoreUnavailable:  # the workers of this process say so
             return False
+        return True
 
     async def _chunk(self, claims: list[Claim]) -> list[Insert | Change]:
         """The changes of one step of several schedules."""
@@ -82,7 +95,7 @@ class Keeper:
                 stored = Stored.of(row)
             except (ValueError, InvalidOption, MissingExtra) as error:
                 self._tell(row, error)
-                parts.append(Change(row.id, row.version, delay=_UNREADABLE, attempt=0))
+                parts.append(Change(row.id, row.version, json=put_off(row), delay=_UNREADABLE, attempt=0))
                 continue
             most = min(_INSERTS // len(claims), _BYTES // len(stored.task.json))
             # The row was claimed on the store's clock, not before it was due.

@@ -114,6 +114,17 @@ class Stored:
         return row.at if self.through == CHANGED else self.through
 
 
+def put_off(row: Row) -> str | None:
+    """The value that lets a row's `at` move while its watermark stays; None: the one that it has."""
+    try:
+        data: Any = json.loads(row.json)
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or (data.get("version"), data.get("through")) != (_LAYOUT, CHANGED):
+        return None
+    return json.dumps(data | {"through": row.at}, separators=(",", ":"))
+
+
 def _instant(scheduled: int) -> str:
     """An instant in UTC, such as `2026-11-22T03:00Z`, no more exact than it needs to be."""
     time: datetime = local(scheduled, UTC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from anyio import to_thread
 
-from intervalq.errors import BackendUnsupported, MissingExtra
+from intervalq.errors import BackendUnsupported, MissingExtra, StoreError
 from intervalq.store import shown_url
 from intervalq_stores.remote._url import where
 
@@ -21,6 +22,8 @@ PATIENCE: Final = 5.0
 """Seconds that a step may take, including connecting."""
 LOOKING: Final = 60.0
 """Seconds that a look at many tasks may take."""
+_PROCESSES: Final = set[int]()
+"""Those that have used gRPC: this one, and those that it was forked from, in which gRPC's threads are."""
 
 
 class Client:
@@ -73,6 +76,13 @@ class Client:
                 "the driver of a service needs asyncio: run this with asyncio; under trio, use sqlite:// or "
                 "memory://",
             ) from None
+        _PROCESSES.add(os.getpid())
+        if len(_PROCESSES) > 1:
+            raise StoreError(
+                self.url,
+                "the process that this one was forked from has used a service, so this one can't: start "
+                "processes with 'spawn' or 'forkserver', or fork before the first use",
+            )
         if self._loop is not loop:  # the connections ended with the other event loop
             self._loop, self._connection, self._turn = loop, None, asyncio.Lock()
         if self._connection is not None:

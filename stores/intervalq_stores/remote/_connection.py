@@ -36,6 +36,7 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.enable_http_proxy", 0),  # it would get the token, even of a service on this machine
 )
 _NOT_SENT: Final = ("failed to connect to all addresses", "DNS resolution failed", "empty address list")
 """How gRPC begins to say that it has no connection, so that a command can't have been sent."""
