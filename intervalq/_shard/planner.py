@@ -201,7 +201,7 @@ def _usual(now: Situation, slot: Slot) -> float:
 
 def _look_at(now: Situation, slot: Slot) -> float:
     """When to ask whether a slot that waits for a window may come sooner; infinity: not."""
-    if now.state is None or not now.state.settings.limits:
+    if now.state is None or not now.state.settings.limits or now.state.settings.max_running:
         return math.inf
     alone = _are_alone(now, now.state)
     return now.looks.next(now.state, slot, now.time, now.at, lead=_lead(now, slot), alone=alone)

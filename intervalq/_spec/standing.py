@@ -97,6 +97,8 @@ def sooner(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, in
     settings = state.settings
     if not settings.limits or settings.auto is not None or state.held_since is not None:
         return None
+    if settings.max_running:  # a leased slot can be granted again, and nobody knows then where its units are
+        return None
     if not max(state.current, state.revoked_through) + 1 == slot.ticket <= state.ticket:
         return None
     counted = windows.give_back(state, slot)

@@ -191,6 +191,8 @@ class Facts:
     """The settings of the record when each ticket was last issued."""
     dues: dict[tuple[str, int], int] = field(default_factory=dict)
     """The slot of each ticket, on the queue's clock in microseconds."""
+    first_dues: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The same, before any slot came sooner."""
     settled: dict[tuple[str, int], float] = field(default_factory=dict)
     """When the store first learned that a job took more than its estimate, by record and slot."""
     repeated: float = float("inf")

@@ -248,6 +248,7 @@ class Observer(Facts):
             self.ahead[key, slot.ticket] = (slot.due + state.late_total - clock) / 1e6
             self.issued[key, slot.ticket] = state.settings
             self.dues[key, slot.ticket] = slot.due
+            self.first_dues.setdefault((key, slot.ticket), slot.due)
             self.taken[process][key, slot.ticket] = slot.cost
         if isinstance(command, Advance) and command.generation == state.generation:
             self._advanced(process, command, answer, key, state)

@@ -43,7 +43,9 @@ class ScheduleCommands(Commands):
     epilog=examples("intervalq schedule list", "intervalq schedule list --store ./app.db"),
 )
 def schedule() -> None:
-    """Show and change schedules: those that call functions, and those that insert durable tasks.
+    """Show and change schedules.
+
+    They call functions, insert durable tasks, or run commands (`intervalq once`).
 
     Give the store of the program that runs them: with --store, or in the environment as INTERVALQ_STORE.
     """

@@ -90,7 +90,7 @@ def serve(
     grace: str,
     as_json_: bool,
 ) -> None:
-    """Serve a store over gRPC and HTTP, for any language and machine.
+    """Serve a store over gRPC and HTTP, for any language.
 
     The service speaks EntroQ's protocol for tasks, paces over HTTP/JSON, and is the store
     intervalq://HOST:PORT for other programs of intervalq. It keeps nothing itself, so any number of them may

@@ -375,7 +375,7 @@ end
 local function sooner(state, command, answer, now)
   local slot, clock, limits = command.slots[1], clock_of(state, now), state.limits
   if #command.slots ~= 1 or command.take > 0 or command.reach < 0 or command.apart then return false end
-  if not limits or state.auto or state.held_since then return false end
+  if not limits or state.auto or state.held_since or state.max_running > 0 then return false end
   if not are_too_far(state, command, command.slots, now) then return false end
   if slot[1] > state.ticket or slot[1] ~= math.max(state.current, state.revoked_through) + 1 then return false end
   local due, at_once = limits.sooner(state, slot, command.notice, clock, clock + command.ahead)

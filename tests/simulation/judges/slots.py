@@ -95,7 +95,7 @@ def told(seen: Observer, plan: Plan) -> Findings:
         granted = [grant.heard for grant in seen.grants.get(slot, ()) if grant.heard is not None]
         if state is None or any(heard <= at for heard in granted):
             continue
-        comes = (seen.dues[slot] + state.held_total) / 1e6
+        comes = (seen.first_dues[slot] + state.held_total) / 1e6
         if abs(job.told - comes) > GRAIN:
             yield at, f"job {job.number} of {process.name} was told {job.told}, and its slot comes at {comes}"
 

@@ -183,7 +183,7 @@ create or replace function intervalq._may_come_sooner(r intervalq.queues, slot j
 returns boolean
 language sql immutable
 return coalesce(
-    r.limits is not null and r.auto is null and r.held_since is null
+    r.limits is not null and r.auto is null and r.held_since is null and r.max_running = 0
     and (command ->> 'reach')::bigint >= 0 and not command ? 'apart'  -- not of a key under a common rate
     and (slot ->> 0)::bigint = greatest(r.current, r.revoked_through) + 1 and (slot ->> 0)::bigint <= r.ticket
     and (slot ->> 1)::bigint > intervalq._clock(r, now) + (command ->> 'ahead')::bigint,
