@@ -24,9 +24,9 @@ MAX_WAIT: Final = 1_000_000
 
 
 _LOOK: Final = 4
-"""How many cells of the shortest window pass between two looks whether a slot may come sooner."""
+"""How many cells of the shortest settled window pass between two looks whether a slot may come sooner."""
 
-_TWICE: Final = 2
+_TWICE: Final = 4
 """How many times the time between such looks is doubled at most while nothing changes."""
 
 _AMONG: Final = 4
@@ -151,11 +151,12 @@ class Looks:
         limits = state.settings.limits
         if not self._are_made or state.held_since is not None:
             return math.inf
-        look = min(MAX_WAIT, _LOOK * patience(limits)) << min(self._in_vain, _TWICE)
+        settled = [limit for limit in limits if limit.unit != STARTS]
+        look = min(MAX_WAIT, _LOOK * patience(settled or limits)) << min(self._in_vain, _TWICE)
         if time.comes(slot, state) <= at + look:
             return math.inf
         again = math.inf
-        if not alone and any(limit.unit != STARTS for limit in limits):
+        if settled and not alone:
             # It moves once those before it have begun: with many processes, most requests would be too early.
             others = slot.ticket - max(state.current, state.revoked_through) - 1
             again = self._heard_at + look * (1 + others // _AMONG)
@@ -163,7 +164,8 @@ class Looks:
         if found is None or found[1] + patience(limits) > slot.due:
             return again
         comes = time.comes(slot._replace(due=found[1]), state) - lead
-        return min(again, max(comes, self._heard_at + time.lead()))
+        # The store may find less room, since only it knows its clock: then it isn't asked again at once.
+        return min(again, max(comes, self._heard_at + (look if self._in_vain else time.lead())))
 
     def answered(self, question: Advance, answer: Answer, at: int) -> None:
         """Note the answer to a request, which may have asked this."""

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Final
 
+from intervalq._spec.record import STARTS
 from simulation.facts import Miss, ObservedJob, Start
 from simulation.judges.clocks import blur
 from simulation.judges.findings import Findings, named
@@ -34,6 +35,9 @@ _LOOKS: Final = 5
 
 _SILENT: Final = 0.25
 """Seconds without an answer after which a process may read the store's clock before its next request."""
+
+_SETTLED: Final = 4
+"""Seconds between two questions whether a slot may come sooner, on average."""
 
 _LATE: Final = 0.01
 """Allowance for timers of processes without faults, and for rounding, in seconds."""
@@ -160,6 +164,9 @@ def asked(seen: Observer, plan: Plan) -> Findings:
         most = (each + _looks(seen, process)) * began[process] + _rows(seen, process) + _FIRST
         most += sum(who == process.name for _, who, _, _ in plan.verbs)
         most += sum(sent - back > _SILENT for (_, back), (sent, _) in pairwise(seen.exchanges[process]))
+        if any(limit.unit != STARTS for settings in seen.issued.values() for limit in settings.limits):
+            # A slot far ahead may come sooner, because others' jobs took less: that is asked now and then.
+            most += (questions[-1] - questions[0]) / _SETTLED
         if len(questions) > most:
             yield (
                 questions[-1],
