@@ -304,9 +304,22 @@ def open_store(url: str | None = None) -> Store:
         InvalidOption: the store doesn't understand the URL.
         StoreError: the store can't work on this platform, or with this Python.
     """
-    scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
+    scheme, url = sound_url(given_url(url) or default_url(), otherwise="file")
     store: Store = CLOCK.get().store(QUEUES, url) or backend(QUEUES, scheme)(url)
     return store
+
+
+def given_url(url: str | None) -> str | None:
+    """The URL that is meant: this one, else that of `INTERVALQ_STORE`; None: there is neither.
+
+    Raises:
+        InvalidOption: `url` is empty. For a missing setting, each machine would use a default of its own.
+    """
+    if url is None:
+        return os.environ.get("INTERVALQ_STORE") or None
+    if not url.strip():
+        raise InvalidOption("the store is empty: give a URL or a path, or leave it out for the default")
+    return url
 
 
 def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from intervalq.errors import (
     UnknownStore,
     WrongLoop,
 )
+from intervalq.ledger.store import open_ledger_store
 from intervalq.store import open_store
+from intervalq.tasks.store import open_task_store
 from intervalq_stores.memory.tasks import MemoryTaskStore
 from virtual_store import FarStore, in_virtual_time
 
@@ -189,6 +192,17 @@ def test_a_mistyped_url_is_no_path(url: str) -> None:
 
     with pytest.raises(InvalidOption, match="has ://"):
         asyncio.run(uses())
+
+
+@pytest.mark.parametrize("opens", [open_store, open_task_store, open_ledger_store])
+def test_an_empty_url_is_not_the_default(
+    opens: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable that isn't set would else let each machine pace alone."""
+    monkeypatch.setenv("INTERVALQ_STORE", "memory://")
+    for url in ("", " "):
+        with pytest.raises(InvalidOption, match="the store is empty"):
+            opens(url)
 
 
 def test_without_a_store_the_environment_decides_then_the_users_state_folder(

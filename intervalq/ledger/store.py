@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 
 from intervalq._backends import LEDGERS, backend
 from intervalq._timing.clock import CLOCK
 from intervalq.ledger.rules import Answer, Command
-from intervalq.store import default_url, sound_url
+from intervalq.store import default_url, given_url, sound_url
 
 
 class LedgerStore(Protocol):
@@ -58,6 +57,6 @@ def open_ledger_store(url: str | None = None) -> LedgerStore:
         UnknownStore: the scheme is unknown, or that store holds no ledgers.
         MissingExtra, InvalidOption, StoreError: as for `open_store`.
     """
-    scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
+    scheme, url = sound_url(given_url(url) or default_url(), otherwise="file")
     store: LedgerStore = CLOCK.get().store(LEDGERS, url) or backend(LEDGERS, scheme)(url)
     return store

@@ -19,7 +19,7 @@ from intervalq._timing.rates import rate
 from intervalq.errors import InvalidOption, short
 from intervalq.pipeline._function import Function, function_of
 from intervalq.pipeline._table import Table
-from intervalq.store import default_url, sound_url
+from intervalq.store import default_url, given_url, sound_url
 
 Format = Literal["parquet", "csv", "json", "table"]
 
@@ -273,7 +273,7 @@ class _Reader:
         if given is not None and "://" not in given:
             sound_url(given, otherwise="file")  # refuses text that only looks like a path
             given = str(self._file.parent / Path(given).expanduser())
-        scheme, url = sound_url(given or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="file")
+        scheme, url = sound_url(given_url(given) or default_url(), otherwise="file")
         if scheme == "memory":
             raise InvalidOption(
                 "memory:// belongs to one process, and every Python worker is another: use a path that ends "

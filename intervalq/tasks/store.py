@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -11,7 +10,7 @@ from intervalq._backends import TASKS, backend
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.joined import Joined as Joined  # noqa: PLC0414 - stores may use it, too
 from intervalq.errors import InvalidOption, UnsupportedOperation, short
-from intervalq.store import sound_url
+from intervalq.store import given_url, sound_url
 from intervalq.tasks._spec.commands import Change, Command, Delete, Insert, Modify, Outcomes, Work, Worked
 from intervalq.tasks._spec.row import Row
 
@@ -340,7 +339,7 @@ def open_task_store(url: str | None = None) -> TaskStore:
     Raises:
         UnknownStore, MissingExtra, InvalidOption, StoreError: as for `intervalq.store.open_store`.
     """
-    scheme, url = sound_url(url or os.environ.get("INTERVALQ_STORE") or default_url(), otherwise="sqlite")
+    scheme, url = sound_url(given_url(url) or default_url(), otherwise="sqlite")
     store: TaskStore = CLOCK.get().store(TASKS, url) or backend(TASKS, scheme)(url)
     return store
 

@@ -26,6 +26,7 @@ from intervalq.cli._options import STORE_TEXT, examples, shared_store
 from intervalq.cli._run.program import GRACE, end_program
 from intervalq.demo import LOOKUP, countries
 from intervalq.demo.api import DemoAPI
+from intervalq.store import given_url
 
 _LIMIT: Final = 20
 """Calls that the API accepts in any second."""
@@ -58,7 +59,7 @@ def demo(ctx: click.Context, *, store: str | None, shards: int, jobs: int) -> No
     """
     shared_store(store)
     with tempfile.TemporaryDirectory(prefix="intervalq-demo-") as folder:
-        url = store or os.environ.get("INTERVALQ_STORE") or str(Path(folder, "state.db"))
+        url = given_url(store) or str(Path(folder, "state.db"))
         ctx.exit(anyio.run(_Demo(url, Path(folder), shards, jobs).run))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import secrets
 import time
@@ -21,7 +20,7 @@ from intervalq.cli._options import examples, json_option, store_option
 from intervalq.cli._run.report import percentile
 from intervalq.errors import UnknownStore
 from intervalq.rules import Inspect
-from intervalq.store import Pairing, Store, open_store, sound_url
+from intervalq.store import Pairing, Store, given_url, open_store, sound_url
 from intervalq.tasks.store import TaskStore, open_task_store
 
 _LOOKS: Final = 20
@@ -103,7 +102,7 @@ def _task_store(url: str | None) -> TaskStore | None:
 
     None for a path that is a JSON file for queues, because a store of tasks would take it for a database.
     """
-    url = url or os.environ.get("INTERVALQ_STORE") or None
+    url = given_url(url)
     try:
         store = open_task_store(None if url is None else sound_url(url, otherwise="file")[1])
     except UnknownStore:

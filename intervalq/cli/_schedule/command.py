@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -18,7 +17,7 @@ from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
 from intervalq.errors import ScheduleNotFound, UnknownStore
 from intervalq.schedules import ScheduleInfo, Schedules
-from intervalq.store import sound_url
+from intervalq.store import given_url, sound_url
 from intervalq.tasks import Tasks, TaskSchedules
 
 R = TypeVar("R")
@@ -80,7 +79,7 @@ def _on(store: str | None, action: Callable[[Kind], Awaitable[R]]) -> list[R]:
 
 def _tasks(url: str | None) -> Tasks | None:
     """The tasks at the same URL; None: that store keeps none."""
-    url = url or os.environ.get("INTERVALQ_STORE") or None
+    url = given_url(url)
     tasks = Tasks(None if url is None else sound_url(url, otherwise="file")[1])
     try:
         tasks._here()

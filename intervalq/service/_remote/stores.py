@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, Self
 
 from intervalq.errors import UnknownStore, UnsupportedOperation
 from intervalq.ledger.store import LedgerStore, open_ledger_store
-from intervalq.store import Scheduling, Store, open_store, scheduling, sound_url
+from intervalq.store import Scheduling, Store, given_url, open_store, scheduling, sound_url
 from intervalq.tasks.store import Pulling, TaskStore, checked_task_store, open_task_store
 
 
@@ -33,7 +32,7 @@ class Stores:
         """
         if store is not None and not isinstance(store, str):
             return cls(checked_task_store(store), is_ours=False)
-        url = store or os.environ.get("INTERVALQ_STORE") or None
+        url = given_url(store)
         if url is not None:  # a plain path is one file for all kinds
             url = sound_url(url, otherwise="sqlite")[1]
         tasks, queues = open_task_store(url), open_store(url)

@@ -12,7 +12,7 @@ from intervalq._spec import parse
 from intervalq.errors import InvalidOption, short
 from intervalq.ledger.store import open_ledger_store
 from intervalq.store import default_url as default_ledgers
-from intervalq.store import sound_url
+from intervalq.store import given_url, sound_url
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks.store import default_url as default_tasks
 from intervalq.tasks.store import open_task_store
@@ -161,7 +161,7 @@ def _number(given: dict[str, str], name: str, usual: int, most: int) -> int:
 
 
 def _tasks_at(given: dict[str, str]) -> str:
-    url = given.get("store") or os.environ.get("INTERVALQ_STORE") or default_tasks()
+    url = given_url(given.get("store")) or default_tasks()
     scheme, url = sound_url(url, otherwise="sqlite")
     _refuse_memory(scheme)
     store = open_task_store(url)
@@ -169,7 +169,7 @@ def _tasks_at(given: dict[str, str]) -> str:
 
 
 def _ledgers_at(given: dict[str, str]) -> str:
-    url = given.get("store") or os.environ.get("INTERVALQ_STORE") or default_ledgers()
+    url = given_url(given.get("store")) or default_ledgers()
     scheme, url = sound_url(url, otherwise="file")
     _refuse_memory(scheme)
     store = open_ledger_store(url)
