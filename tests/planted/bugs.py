@@ -63,7 +63,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     lookahead-ignored             calm            49
     leases-of-another-record      anew            10
     step-unseen                   stepped          21
-    ready-before-they-open        local           634
+    ready-before-they-open        brisk             7
     nobody-looks                  local           208
     resumed-unheard               calm             32
     woken-for-nothing             calm              6

@@ -173,7 +173,7 @@ def _() -> Iterator[None]:
     yield from instead(StoreTime, "bounded", bounded)
 
 
-@bug("ready-before-they-open", "local", 633)
+@bug("ready-before-they-open", "brisk", 6)
 def _() -> Iterator[None]:
     """All slots of a range count as ready as soon as the first of them has come."""
 
