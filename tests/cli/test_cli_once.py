@@ -92,7 +92,7 @@ def test_the_next_one_says_what_was_lost_and_missed(
     while "was lost" not in said[-1]:
         assert "is left out" in said[-1]  # found by this start, or by an earlier one of the same second
         said.append(once(*options, "--", "true").stderr)
-    assert f"{HOST} ran that of" in said[-1]
+    assert f"{HOST} ran " in said[-1]
     assert len(said) == 1 or "missed before this one: " in said[-1]
 
 

@@ -243,15 +243,20 @@ class Driver:
             self._judge_outcomes(set(counts))
 
     def _judge_outcomes(self, committed: set[int]) -> None:
-        """Each task must have left one outcome: that of its commit, its death, or its cancelling."""
+        """Each task must have left one outcome: that of its commit, its death, or its cancelling.
+
+        A running one that was cancelled may have failed for good before its worker heard of that.
+        """
         states: dict[int, list[str]] = {number: [] for number in range(self.storm.inserted)}
         for outcome in self._outcomes:
             states.setdefault(outcome.value, []).append(outcome.state)
         dead = self.storm.dead
+        failed = {number for number in self.storm.cancelled if is_hopeless(number)}
         self.storm.misreported = [
             number
             for number, said in states.items()
             if said != ["done" if number in committed else "failed" if number in dead else "cancelled"]
+            and not (number in failed and said == ["failed"])
         ]
 
     def end(self) -> None:
