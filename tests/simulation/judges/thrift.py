@@ -166,7 +166,7 @@ def asked(seen: Observer, plan: Plan) -> Findings:
         most += sum(sent - back > _SILENT for (_, back), (sent, _) in pairwise(seen.exchanges[process]))
         if any(limit.unit != STARTS for settings in seen.issued.values() for limit in settings.limits):
             # A slot far ahead may come sooner, because others' jobs took less: that is asked now and then.
-            most += (questions[-1] - questions[0]) / _SETTLED
+            most += int((questions[-1] - questions[0]) / _SETTLED)
         if len(questions) > most:
             yield (
                 questions[-1],
