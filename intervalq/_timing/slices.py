@@ -45,11 +45,12 @@ def run_soon() -> None:
     if getattr(_asked, "done", False):
         return
     _asked.done = True
-    if sys.platform != "linux" or (number := _SCHED_SETATTR.get(os.uname().machine)) is None:
+    if sys.platform != "linux":
         return
     with suppress(OSError, AttributeError):  # a sandbox may forbid the call, a C library may lack it
-        if os.sched_getscheduler(0) != os.SCHED_OTHER:
-            return  # somebody chose another policy on purpose
+        number = _SCHED_SETATTR.get(os.uname().machine)
+        if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
+            return  # an unknown kind of processor, or somebody chose another policy on purpose
         nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         wanted = _Attributes(
             ctypes.sizeof(_Attributes), os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, _SLICE, 0, 0
