@@ -74,6 +74,12 @@ def _no_store_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library may have imported OpenTelemetry for another test; programs of their own show what it sees."""
+    monkeypatch.setattr("intervalq._observe.telemetry.telemetry", lambda: None)
+
+
+@pytest.fixture(autouse=True)
 def _nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty `memory://` before each test, which could otherwise find a queue of another test."""
     for kept in (queues._PROCESS, tasks._PROCESS, ledgers._PROCESS):
