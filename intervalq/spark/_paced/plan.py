@@ -206,14 +206,12 @@ def _warnings(
     spark: SparkSession, needed: int | None, partitions: int, cpus: float, seconds: float
 ) -> list[str]:
     found: list[str] = []
-    if needed is None:
-        pass  # nothing is known of the pace
-    elif partitions > 4 * needed:
+    if needed is not None and partitions > 4 * needed:
         found.append(
             f"you need {needed} tasks, not {partitions:,}: the others hold a Spark slot and wait; call "
             f"df.coalesce({needed}) first"
         )
-    elif partitions < needed:
+    elif needed is not None and partitions < needed:
         found.append(
             f"{partitions} tasks keep too few calls in flight: use df.repartition({needed}), or more "
             "concurrency"
