@@ -1,20 +1,19 @@
 """The pictures of screens and pages in the documentation: `python tests/screens.py` makes them anew.
 
-Each keeps what the screen had on it apart from numbers: its headings, columns and labels. Tests compare that with the
-screens of now, so a picture of one that has changed is noticed. Pages need Chromium, and the one of an audit Spark.
+Each keeps what the screen had on it apart from numbers: its headings, columns and labels. Tests compare that
+with the screens of now, so a picture of one that has changed is noticed. Pages need Chromium.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
@@ -39,36 +38,38 @@ _LABELS: Final = {"h1", "h2", "th", "dt", "figcaption", "button"}
 
 @asynccontextmanager
 async def world(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """A store in use: queues that are paced, held and waited for, tasks, a schedule. Yields what goes on in it."""
-    async with AsyncExitStack() as stack:
-        api = IntervalQueue("api", rate="100/s", limits=["3000/min"], store=url, lookahead=None)
-        mail = IntervalQueue("mail", rate="5/s", store=url)
-        llm = IntervalQueue("llm", rate="50/s", each="20/s", store=url)
-        tasks = Tasks(url)
-        for one in (api, mail, llm, tasks):
-            await stack.enter_async_context(one)
-        await mail.run(_nothing)
+    """A store in use: queues, paced and paused, tasks, a schedule. Yields what lets some jobs start."""
+    api = IntervalQueue("api", rate="20/s", limits=["1500/min"], store=url, lookahead=None)
+    mail = IntervalQueue("mail", rate="5/s", store=url)
+    llm = IntervalQueue("llm", rate="50/s", each="20/s", store=url)
+    queues = api, mail, llm, *(llm[key] for key in ("ann", "bob", "<script>eve</script>"))
+    async with Tasks(url) as tasks:
+        for queue in (*queues[1:2], *queues[3:]):
+            await queue.run(_nothing)
         await mail.pause()
-        for number in range(3):
-            mail.add(_nothing, number)
-        for key in ("ann", "bob", "<script>eve</script>"):
-            await llm[key].run(_nothing)
         for number in range(12):
             await tasks.insert("reports", number, delay=3600 * (number > 8))
         claim = await tasks.claim("reports")
         await claim.in_progress(progress=0.4, note="page 3 of 7")
         await tasks.schedule("nightly", "reports", 1, cron="0 3 * * *", timezone="Europe/Berlin")
+        for _ in range(1000):
+            await api.add(_nothing)
 
         async def work() -> None:
-            for _ in range(5):
-                await api.run(_nothing)
+            goal = (await api.inspect()).current + 5
+            while (await api.inspect()).current < goal:
+                pass
 
-        await work()
-        yield work
+        try:
+            await work()
+            yield work
+        finally:
+            for queue in queues:
+                await queue.close(drain=False)
 
 
-async def _nothing(number: int = 0) -> None:
-    del number
+async def _nothing() -> None:
+    pass
 
 
 @asynccontextmanager
@@ -126,7 +127,7 @@ def kept(name: str) -> list[str]:
     path = FOLDER / name
     if path.suffix == ".svg":
         return words(path.read_text(encoding="utf-8"))
-    from PIL import Image  # noqa: PLC0415 - only here
+    from PIL import Image
 
     with Image.open(path) as image:
         found: list[str] = json.loads(image.info["labels"])
@@ -147,8 +148,11 @@ async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int) ->
         await pilot.pause()
         drawing = app.export_screenshot(title="intervalq top")
     await reader.aclose()
+    drawing = re.sub(r"<!--.*?-->\s*", "", drawing, flags=re.DOTALL)
     drawing = re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL)
-    return re.sub(r"[ \t]+\n", "\n", re.sub(r"terminal-\d+", "top", drawing)).replace("Fira Code", "monospace")
+    return re.sub(r"[ \t]+\n", "\n", re.sub(r"terminal-\d+", "top", drawing)).replace(
+        "Fira Code", "monospace"
+    )
 
 
 def browse(url: str, *options: str, budget: int = 5000) -> str:
@@ -163,8 +167,8 @@ def browse(url: str, *options: str, budget: int = 5000) -> str:
 
 def picture(name: str, url: str, page: str, width: int, height: int) -> None:
     """Write the picture of a page, with its labels."""
-    from PIL import Image  # noqa: PLC0415
-    from PIL.PngImagePlugin import PngInfo  # noqa: PLC0415
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.png"
@@ -181,7 +185,9 @@ def picture(name: str, url: str, page: str, width: int, height: int) -> None:
 
 def report_page(folder: Path) -> Path:
     """The page of `intervalq report` about some starts in two processes."""
-    lines = [{"at": 1e9, "interval": 0.05, "tolerance": 0.005, "burst": 1, "max_running": None, "limits": []}]
+    lines: list[dict[str, Any]] = [
+        {"at": 1e9, "interval": 0.05, "tolerance": 0.005, "burst": 1, "max_running": None, "limits": []}
+    ]
     for number in range(400):
         late = 0.0004 + 0.003 * (number % 37 == 0)
         due = 1e9 + number * 0.05
@@ -195,13 +201,13 @@ def report_page(folder: Path) -> Path:
         )
     )
     out = folder / "report.html"
-    command = [sys.executable, "-m", "intervalq.cli", "report", log, "--output", out]
+    command = [sys.executable, "-m", "intervalq.cli", "report", str(log), "--output", str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return out
 
 
 async def make(*names: str) -> None:
-    """Make the pictures of these names; none: all but the one of an audit, which needs Spark."""
+    """Make the pictures of these names; none: all."""
     chosen = names or ("top", "page", "report")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -214,9 +220,6 @@ async def make(*names: str) -> None:
         if "report" in chosen:
             page = report_page(folder)
             picture("report.png", page.as_uri(), page.read_text(), 1000, 900)
-        if "audit" in chosen:
-            page = Path(os.environ["AUDIT"])
-            picture("audit.png", page.as_uri(), page.read_text(), 1000, 900)
 
 
 async def _make_page(url: str) -> None:
@@ -231,9 +234,8 @@ async def _make_page(url: str) -> None:
             for _ in range(30):  # the page draws what the service has seen
                 (await client.get(f"{address}v1/overview")).raise_for_status()
                 await anyio.sleep(1)
-        address += "#api"
-        page = await anyio.to_thread.run_sync(browse, address, "--dump-dom")
-        await anyio.to_thread.run_sync(picture, "page.png", address, page, 800, 900)
+        page = await anyio.to_thread.run_sync(browse, f"{address}#api", "--dump-dom")
+        await anyio.to_thread.run_sync(picture, "page.png", f"{address}#api", page, 800, 900)
         group.cancel_scope.cancel()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from anyio.lowlevel import checkpoint
 
 from intervalq import IntervalQueue, QueueState
 from intervalq._watch.rates import Rates
@@ -17,7 +18,7 @@ from intervalq.store import open_store
 @pytest.fixture
 async def state() -> QueueState:
     queue = IntervalQueue("api", rate="10/s", limits=["120/min", "9000 tokens/min"], store="memory://")
-    await queue.run(int)
+    await queue.run(checkpoint)
     return await queue.inspect()
 
 
@@ -64,10 +65,10 @@ async def test_what_is_possible(state: QueueState) -> None:
     assert possible(replace(state, limits=())) == pytest.approx(10)
     assert possible(replace(state, is_held=True)) == 0
     only = IntervalQueue("only", limits=["9000 tokens/min"], store="memory://")
-    await only.run(int, cost={"tokens": 1})
+    await only.run(checkpoint, cost={"tokens": 1})
     assert possible(await only.inspect()) is None
     far = IntervalQueue("far", limits=["600/min from utc"], store="memory://")
-    await far.run(int)
+    await far.run(checkpoint)
     assert possible(await far.inspect()) == 10
 
 
@@ -81,7 +82,7 @@ async def test_when_the_job_of_the_last_ticket_begins(state: QueueState) -> None
 async def test_many_keys_are_counted_and_not_all_are_read() -> None:
     queue = IntervalQueue("api", rate="1000/s", store="memory://")
     for number in range(30):
-        await queue[f"k{number}"].run(int)
+        await queue[f"k{number}"].run(checkpoint)
     looked = await inspect_all(open_store("memory://"), None, 25)
     assert (len(looked.states), looked.left_out) == (25, 5)
     cells = [row.cells for row in queue_rows(looked, Rates())]

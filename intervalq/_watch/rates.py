@@ -1,9 +1,10 @@
-"""How fast queues start jobs, from one look at them to the next: whoever looks keeps this, and the store nothing."""
+"""How fast queues start jobs, from one look to the next: whoever looks keeps this, and the store nothing."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from intervalq import QueueState
@@ -50,7 +51,7 @@ class Rates:
         looks = [*self._looks.get(name, ())]
         return [
             Point(after.now, (after.current - before.current) / (after.now - before.now), possible(after))
-            for before, after in zip(looks, looks[1:], strict=False)
+            for before, after in pairwise(looks)
         ]
 
     def now(self, name: str) -> float | None:

@@ -98,10 +98,12 @@ def worker_rows(workers: Iterable[tuple[WorkerSession, list[Task]]], now: float)
     """Worker processes, and what they work on. `now`: by the clock of this machine."""
     rows = []
     for session, tasks in workers:
-        works = [
-            f"{escaped(task.queue)} {escaped(task.id)}" + (f" ({escaped(said, 60)})" if (said := report(task)) else "")
-            for task in tasks
-        ]  # fmt: skip
+        works = []
+        for task in tasks:
+            said = report(task)
+            works.append(
+                f"{escaped(task.queue)} {escaped(task.id)}{f' ({escaped(said, 60)})' if said else ''}"
+            )
         cells = (
             process(session),
             str(len(tasks)),
@@ -118,4 +120,3 @@ def worker_rows(workers: Iterable[tuple[WorkerSession, list[Task]]], now: float)
 def moment(time: datetime | None) -> str:
     """A time, in its zone."""
     return "never" if time is None else f"{time:%a} {time.isoformat(sep=' ', timespec='seconds')}"
-

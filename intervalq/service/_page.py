@@ -1,4 +1,4 @@
-"""The page of a service: queues, tasks, schedules and workers in a browser, from one reading for all who look."""
+"""The page of a service: queues, tasks, schedules and workers in a browser, read once for all who look."""
 
 from __future__ import annotations
 

