@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
-from intervalq import keyed, rules
+from intervalq import rules
 from intervalq._backends import QUEUES, backend
+from intervalq._spec.commands import Common, KeyedAnswer
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import InvalidOption, UnsupportedOperation, short
-from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State
 
 T = TypeVar("T")
@@ -256,6 +256,7 @@ class DocumentStore(ABC):
         self, queue: str, command: Command, known: Common, now: int | None = None
     ) -> KeyedAnswer:
         """See `Pairing.apply_keyed`."""
+        from intervalq import keyed  # noqa: PLC0415 - few queues have keys under one rate
 
         def step(
             state: State | None, common: State | None, at: int

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from itertools import count
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from intervalq._keys.names import shown
 from intervalq._observe.starts import observe
@@ -30,7 +30,7 @@ _PAUSE: Final = 0.25
 """Seconds between two writes."""
 
 _IDLE: Final = 20
-"""Pauses without a line after which the thread ends; the next line starts another."""
+"""Pauses without a line after which the thread ends, and the file is closed; the next line starts another."""
 
 _numbers: Final = count(1)
 
@@ -66,6 +66,7 @@ class StartLog:
     def undone(self, grant: Grant) -> None:
         """See `Observer.undone`."""
         self._writer.put((self._names, grant.ticket))
+        self._writer.wake()
 
     def unused(self) -> list[str]:
         """A line about the slots that were given up since the last one, if there were any."""
@@ -104,7 +105,8 @@ class Writer:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file: int | None = self._opened()  # None: no thread writes
+        self.close()
         self._logs: WeakSet[StartLog] = WeakSet()
         self._adding = threading.Lock()  # never held while it writes
         self._lines: deque[tuple[Any, ...]] = deque()
@@ -113,7 +115,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._is_broken = False
         if (processes := sys.modules.get("multiprocessing.util")) is not None:  # its children skip `atexit`
-            processes.Finalize(None, self.flush, exitpriority=0)
+            processes.Finalize(None, _flush_all, exitpriority=0)
 
     def add(self, starts: StartLog) -> None:
         """Write what this log notes of unused slots, too."""
@@ -136,12 +138,16 @@ class Writer:
             lines += [line for starts in logs for line in starts.unused()]
             data = "".join(f"{line}\n" for line in lines).encode()
             try:
-                while data:
+                if data and self._file is None:
+                    self._file = self._opened()
+                while data and self._file is not None:
                     data = data[os.write(self._file, data) :]
             except OSError as error:  # jobs go on
                 if not self._is_broken:
                     log.warning("the log of starts %s can't be written, and lacks some: %s", self.path, error)
                 self._is_broken = True
+            if self._thread is None:
+                self.close()
             return bool(lines)
 
     def _run(self) -> None:
@@ -152,8 +158,17 @@ class Writer:
         self._thread = None
         self.flush()
 
+    def close(self) -> None:
+        """Close the file; what is written later opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
-_writers: dict[str, Writer] = {}
+    def _opened(self) -> int:
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+_writers: WeakValueDictionary[str, Writer] = WeakValueDictionary()
 
 
 def log_starts(shard: Shard, path: str) -> Writer:
@@ -171,10 +186,17 @@ def log_starts(shard: Shard, path: str) -> Writer:
 
 
 def _flush_all() -> None:
-    for writer in _writers.values():
+    for writer in list(_writers.values()):
         writer.flush()
+
+
+def _forked() -> None:
+    """Leave all files to the parent, whose threads write them."""
+    for writer in list(_writers.values()):
+        writer.close()
+    _writers.clear()
 
 
 atexit.register(_flush_all)
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_writers.clear)
+    os.register_at_fork(after_in_child=_forked)
