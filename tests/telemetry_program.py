@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -26,6 +27,11 @@ class RefusedError(Exception):
     pass
 
 
+def fail(when: bool) -> None:
+    if when:
+        raise OSError("the garage is full")
+
+
 def asks_for(outcome: object) -> float | None:
     return 0.001 if isinstance(outcome, RefusedError) else None
 
@@ -38,9 +44,10 @@ async def use() -> None:
         raise RefusedError
 
     async with queue:  # a plain function may be too late for its slot, and count once all the same
-        for _ in range(3):
-            async with queue["ada"].slot():
-                pass
+        for number in range(3):
+            with suppress(OSError):
+                async with queue["ada"].slot():
+                    fail(number == 2)
         await (await queue["bob"].add(int))
     limited = IntervalQueue("limited", rate="200/s", store="memory://", retry_after=asks_for)
     async with limited:
@@ -71,8 +78,12 @@ async def use() -> None:
 
 def use_plainly() -> None:
     queue = sync.IntervalQueue("plain", rate="200/s", store="memory://")
-    for _ in range(2):
+    try:
+        raise RefusedError  # jobs that go well in its handler have not failed
+    except RefusedError:
         queue.run(int)
+    with suppress(OSError):
+        queue.run(partial(fail, when=True))
     queue.close()
 
 
@@ -86,7 +97,7 @@ def shown(spans: Any) -> list[dict[str, Any]]:
             "attributes": dict(span.attributes),
             "events": [event.name for event in span.events],
             "links": [f"{link.context.trace_id:032x}" for link in span.links],
-            "failed": not span.status.is_ok and span.status.description is not None,
+            "failed": not span.status.is_ok and span.status.description,
             "ended": span.end_time >= span.start_time,
         }
         for span in spans
