@@ -124,6 +124,13 @@ def pairing(store: Store) -> Pairing:
     return store
 
 
+def keyed_step(command: Command, known: Common) -> PairStep[KeyedAnswer]:
+    """`intervalq.keyed.apply_keyed` as a step on two records."""
+    from intervalq.keyed import apply_keyed  # noqa: PLC0415 - few queues have keys under one rate
+
+    return lambda state, common, at: apply_keyed(state, common, command, known, at)
+
+
 NO_PAIRS: Final = (
     "this store can't change two records in one step, which keys under one rate (each=) need: "
     "use Redis, Valkey, PostgreSQL, SQLite, a JSON file or memory"
@@ -256,14 +263,7 @@ class DocumentStore(ABC):
         self, queue: str, command: Command, known: Common, now: int | None = None
     ) -> KeyedAnswer:
         """See `Pairing.apply_keyed`."""
-        from intervalq import keyed  # noqa: PLC0415 - few queues have keys under one rate
-
-        def step(
-            state: State | None, common: State | None, at: int
-        ) -> tuple[State | None, State | None, KeyedAnswer]:
-            return keyed.apply_keyed(state, common, command, known, at)
-
-        return await self.update_pair(queue, known.record, step, now)
+        return await self.update_pair(queue, known.record, keyed_step(command, known), now)
 
     @abstractmethod
     async def names(self) -> list[str]:

@@ -30,7 +30,10 @@ _PAUSE: Final = 0.25
 """Seconds between two writes."""
 
 _IDLE: Final = 20
-"""Pauses without a line after which the thread ends, and the file is closed; the next line starts another."""
+"""Pauses without a line after which the thread ends; the next line starts another."""
+
+_MAX_UNWRITTEN: Final = 1 << 24
+"""The most bytes to keep for a file that can't be written at the moment."""
 
 _numbers: Final = count(1)
 
@@ -101,17 +104,17 @@ def _line(names: dict[str, str], *values: Any) -> str:
 
 
 class Writer:
-    """Writes the lines of all logs of this process that have the same file."""
+    """Writes the lines of all logs of this process that have the same file, which is open only meanwhile."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file: int | None = self._opened()  # None: no thread writes
-        self.close()
+        os.close(self._opened())
         self._logs: WeakSet[StartLog] = WeakSet()
         self._adding = threading.Lock()  # never held while it writes
         self._lines: deque[tuple[Any, ...]] = deque()
         self.put = self._lines.append
         self._lock = threading.Lock()
+        self._unwritten = bytearray()
         self._thread: threading.Thread | None = None
         self._is_broken = False
         if (processes := sys.modules.get("multiprocessing.util")) is not None:  # its children skip `atexit`
@@ -136,19 +139,29 @@ class Writer:
             with self._adding:
                 logs = list(self._logs)
             lines += [line for starts in logs for line in starts.unused()]
-            data = "".join(f"{line}\n" for line in lines).encode()
+            self._unwritten += "".join(f"{line}\n" for line in lines).encode()
+            if not self._unwritten:
+                return False
             try:
-                if data and self._file is None:
-                    self._file = self._opened()
-                while data and self._file is not None:
-                    data = data[os.write(self._file, data) :]
+                self._write()
             except OSError as error:  # jobs go on
                 if not self._is_broken:
-                    log.warning("the log of starts %s can't be written, and lacks some: %s", self.path, error)
+                    log.warning("the log of starts %s can't be written, and may lack some: %s", self.path, error)
                 self._is_broken = True
-            if self._thread is None:
-                self.close()
-            return bool(lines)
+                if len(self._unwritten) > _MAX_UNWRITTEN:
+                    self._unwritten.clear()
+            return True
+
+    def _write(self) -> None:
+        file = self._opened()
+        try:
+            while self._unwritten:
+                del self._unwritten[: os.write(file, self._unwritten)]
+        finally:
+            os.close(file)
+
+    def _opened(self) -> int:
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def _run(self) -> None:
         idle, pause = 0, threading.Event()
@@ -157,15 +170,6 @@ class Writer:
             idle = 0 if self.flush() else idle + 1
         self._thread = None
         self.flush()
-
-    def close(self) -> None:
-        """Close the file; what is written later opens it again."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
-
-    def _opened(self) -> int:
-        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
 _writers: WeakValueDictionary[str, Writer] = WeakValueDictionary()
@@ -190,13 +194,6 @@ def _flush_all() -> None:
         writer.flush()
 
 
-def _forked() -> None:
-    """Leave all files to the parent, whose threads write them."""
-    for writer in list(_writers.values()):
-        writer.close()
-    _writers.clear()
-
-
 atexit.register(_flush_all)
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_writers.clear)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum, auto
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import anyio
+import pytest
+
+from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.redis import _pipeline as redis_pipeline
 
 DRIP: Final = 10
 """Bytes per second of an answer that is sent slowly."""
@@ -28,6 +32,15 @@ class Fault(Enum):
     CUT_ANSWER = auto()  # the connection is closed in the middle of the answer
     SWALLOW = auto()  # answers are lost
     BLACK_HOLE = auto()  # nothing gets through, in either direction
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """A context in which clients wait for answers only so long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redis_pipeline, "WITHIN", seconds)
+        patch.setattr(postgres_queues, "_PATIENCE", seconds)
+        yield
     HOLD_REQUESTS = auto()  # requests are held until the fault ends, and then arrive
     HOLD_ANSWERS = auto()  # so are answers
     DRIP = auto()  # an answer comes byte by byte

@@ -130,12 +130,6 @@ def handle(store: object, **options: Any) -> Tasks:
     return Tasks(cast("Any", store), **options)
 
 
-async def at_once(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    async with anyio.create_task_group() as group:
-        for function in functions:
-            group.start_soon(function)
-
-
 async def until(condition: Callable[[], bool]) -> None:
     """Wait in virtual time, in which it is cheap to check often."""
     with anyio.fail_after(1000):
