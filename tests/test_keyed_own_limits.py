@@ -11,12 +11,11 @@ import pytest
 
 from intervalq import ConfigMismatch, IntervalQueue, Limit, SlotTimeout
 from intervalq.errors import InvalidOption
-from intervalq.testing import virtual_time
-from intervalq.testing.virtual import virtual_micros
+from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
 from keyed_world import FarPairs, Unsteady
-from virtual_store import gather
 from test_keyed_limits import SECOND, Server, backlog
+from virtual_store import gather
 
 
 async def nothing() -> None:

@@ -85,10 +85,10 @@ def test_a_log_is_open_only_while_it_is_written(tmp_path: Path, caplog: pytest.L
     """So it may be moved, as for a rotation; and what can't be written at the moment is written later."""
     (folder := tmp_path / "logs").mkdir()
     path, writer = folder / "starts", Writer(str(folder / "starts"))
-    for number, change in enumerate((lambda: path.rename(folder / "old"), lambda: folder.rename(tmp_path / "away"))):
+    for number, moved, to in ((0, path, folder / "old"), (1, folder, tmp_path / "away")):
         writer.put(({}, number))
         assert writer.flush()
-        change()
+        moved.rename(to)
     for number in (2, 3):
         writer.put(({}, number))
         assert writer.flush(), "it tries again"

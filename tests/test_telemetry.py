@@ -66,8 +66,10 @@ def test_jobs_that_fail_are_spans_with_the_error(seen: dict[str, Any]) -> None:
     jobs = [span for span in seen["spans"] if span["name"] == names.JOB_SPAN]
     failed = {span["attributes"][names.QUEUE]: span for span in jobs if span["failed"]}
     assert {queue: span["failed"] for queue, span in failed.items()} == {
-        "api:ada": "OSError: the garage is full", "limited": "RefusedError: ", "plain": "OSError: the garage is full",
-    }  # fmt: skip
+        "api:ada": "OSError: the garage is full",
+        "limited": "RefusedError: ",
+        "plain": "OSError: the garage is full",
+    }
     assert all(len(span["events"]) == (2 if span["failed"] else 1) for span in jobs)
     assert all(span["events"][1:] == ["exception"] for span in failed.values())
 

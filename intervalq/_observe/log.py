@@ -146,7 +146,7 @@ class Writer:
                 self._write()
             except OSError as error:  # jobs go on
                 if not self._is_broken:
-                    log.warning("the log of starts %s can't be written, and may lack some: %s", self.path, error)
+                    log.warning("the log of starts %s can't be written: %s", self.path, error)
                 self._is_broken = True
                 if len(self._unwritten) > _MAX_UNWRITTEN:
                     self._unwritten.clear()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 
-
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """The backend of the commands, too."""

@@ -32,6 +32,10 @@ class Fault(Enum):
     CUT_ANSWER = auto()  # the connection is closed in the middle of the answer
     SWALLOW = auto()  # answers are lost
     BLACK_HOLE = auto()  # nothing gets through, in either direction
+    HOLD_REQUESTS = auto()  # requests are held until the fault ends, and then arrive
+    HOLD_ANSWERS = auto()  # so are answers
+    DRIP = auto()  # an answer comes byte by byte
+    LATE = auto()  # everything comes a little later
 
 
 @contextmanager
@@ -41,10 +45,6 @@ def patience(seconds: float) -> Iterator[None]:
         patch.setattr(redis_pipeline, "WITHIN", seconds)
         patch.setattr(postgres_queues, "_PATIENCE", seconds)
         yield
-    HOLD_REQUESTS = auto()  # requests are held until the fault ends, and then arrive
-    HOLD_ANSWERS = auto()  # so are answers
-    DRIP = auto()  # an answer comes byte by byte
-    LATE = auto()  # everything comes a little later
 
 
 _OF_ANSWERS: Final = {

@@ -51,4 +51,3 @@ async def client(service: Addresses) -> AsyncIterator[GrpcClient]:
     assert service.grpc is not None
     async with grpc.aio.insecure_channel(service.grpc) as channel:
         yield GrpcClient(channel, f"client-{secrets.token_hex(4)}")
-

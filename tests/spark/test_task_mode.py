@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from anyio.from_thread import start_blocking_portal
 
 from cli.command_line import CommandLine

@@ -44,18 +44,14 @@ class OutcomeTests(TaskSuiteBase):
         assert isinstance(store, Keeping) == self.keeps_outcomes
 
     @in_portal
-    async def test_an_acknowledgement_leaves_what_is_to_be_kept(
-        self, store: TaskStore, names: Names
-    ) -> None:
+    async def test_an_acknowledgement_leaves_what_is_to_be_kept(self, store: TaskStore, names: Names) -> None:
         """By the task's own time, else by that of the acknowledgement, else nothing."""
         if not self.keeps_outcomes:
             return
         queue, session = names.queue(), await names.begun(store, host="h", pid=7)
         left: dict[str, OutcomeRow] = {}
         for n in range(8):
-            (row,) = await put(
-                store, insert(queue, n, keep_for=n % 2 * _HOUR, key="k" if n > 3 else None)
-            )
+            (row,) = await put(store, insert(queue, n, keep_for=n % 2 * _HOUR, key="k" if n > 3 else None))
             await claim(store, session, queue)
             kept = Kept(2 * _HOUR, '{"r": "\\u00fc 1"}', 5) if n % 4 > 1 else None
             assert (await store.apply(Work(session, (Delete(row.id, row.version + 1, kept),)))).lost == ()
@@ -77,9 +73,7 @@ class OutcomeTests(TaskSuiteBase):
         assert await store.apply(Outcomes(queue=queue, state=FAILED)) == ()
 
     @in_portal
-    async def test_many_acknowledgements_leave_many_outcomes(
-        self, store: TaskStore, names: Names
-    ) -> None:
+    async def test_many_acknowledgements_leave_many_outcomes(self, store: TaskStore, names: Names) -> None:
         """In one step, with different times and versions, and some that leave none."""
         if not self.keeps_outcomes:
             return
@@ -199,9 +193,7 @@ class OutcomeTests(TaskSuiteBase):
             pass
         dead = f"{queue.removesuffix('.dead')}.dead"
         names.queues.append(dead)
-        change = Change(
-            row.id, rows[0].version, queue=dead, attempt=3, error="three", kept=Kept(1, "", 4)
-        )
+        change = Change(row.id, rows[0].version, queue=dead, attempt=3, error="three", kept=Kept(1, "", 4))
         assert (await store.apply(Work(session, (change,)))).lost == ()
         (left,) = await store.apply(Outcomes(ids=(row.id,)))
         assert (left.queue, left.state, left.attempts, left.result) == (queue, FAILED, 3, "")
@@ -222,9 +214,7 @@ class OutcomeTests(TaskSuiteBase):
         assert both[1].errors == left.errors
 
     @in_portal
-    async def test_the_error_of_what_was_no_attempt_is_not_kept(
-        self, store: TaskStore, names: Names
-    ) -> None:
+    async def test_the_error_of_what_was_no_attempt_is_not_kept(self, store: TaskStore, names: Names) -> None:
         """Of a claim that had not begun, or that goes on."""
         if not self.keeps_outcomes:
             return
@@ -268,9 +258,7 @@ class OutcomeTests(TaskSuiteBase):
         assert [one[0] > 0 for one in by_value["0"]] == [False, True, True]
 
     @in_portal
-    async def test_what_is_cancelled_or_removed_leaves_that(
-        self, store: TaskStore, names: Names
-    ) -> None:
+    async def test_what_is_cancelled_or_removed_leaves_that(self, store: TaskStore, names: Names) -> None:
         """Waiting, running, replaced by another, or deleted; a dead one had left that it failed."""
         if not self.keeps_outcomes:
             return

@@ -127,9 +127,7 @@ class WakingTaskSuite(TaskSuiteBase):
         later = insert(queue, delay=3600 * SECOND)
         lapsed = await names.begun(store, expiry=1)
         ended = await names.begun(store)
-        await put(
-            store, insert(queue, key="k"), insert(queue, key="k"), later, insert(other), insert(other)
-        )
+        await put(store, insert(queue, key="k"), insert(queue, key="k"), later, insert(other), insert(other))
         (held,) = await claim(store, worker, queue)
         for session in (lapsed, ended):
             assert len(await claim(store, session, other)) == 1
@@ -192,9 +190,7 @@ class WakingTaskSuite(TaskSuiteBase):
                 await listener.woken(number)
 
     @in_portal
-    async def test_one_insert_wakes_one(
-        self, store: TaskStore, waking: Waking, names: Names
-    ) -> None:
+    async def test_one_insert_wakes_one(self, store: TaskStore, waking: Waking, names: Names) -> None:
         """Only one of two is woken, and the next insert wakes the other."""
         queue, mark = names.queue(), names.queue()
         async with self._listeners(store, waking, names, 2) as listeners:
