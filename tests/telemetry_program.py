@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 from opentelemetry import metrics, trace
@@ -20,6 +21,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from intervalq import IntervalQueue, sync
+from intervalq._shard.grants import Grant
+from intervalq._shard.shard import Shard
 from intervalq.tasks import Claim, Tasks
 
 
@@ -87,6 +90,21 @@ def use_plainly() -> None:
     queue.close()
 
 
+def use_late() -> None:
+    """A thread comes too late for its slot, and its job begins in a later one, and fails."""
+    opens_here, waits = sync.opens_here, [False]
+
+    def late(shard: Shard, grant: Grant) -> bool:
+        return opens_here(shard, grant) and waits.pop() if waits else opens_here(shard, grant)
+
+    with (
+        patch.object(sync, "opens_here", late),
+        sync.IntervalQueue("late", rate="9/s", store="memory://") as queue,
+        suppress(OSError),
+    ):
+        queue.run(partial(fail, when=True))
+
+
 def shown(spans: Any) -> list[dict[str, Any]]:
     return [
         {
@@ -122,6 +140,7 @@ def main() -> None:
     trace.set_tracer_provider(provider)
     anyio.run(use)
     use_plainly()
+    use_late()
     data = reader.get_metrics_data()
     found = [] if data is None else json.loads(data.to_json())["resource_metrics"][0]["scope_metrics"]
     print(json.dumps({"metrics": found[0]["metrics"], "spans": shown(exporter.get_finished_spans())}))

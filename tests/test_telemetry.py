@@ -43,7 +43,7 @@ def points(seen: dict[str, Any], metric: names.Name) -> dict[tuple[str, ...], An
 
 
 def test_metrics_count_what_happened(seen: dict[str, Any]) -> None:
-    starts = {("api",): 4, ("limited",): 1, ("plain",): 2}
+    starts = {("api",): 4, ("limited",): 1, ("plain",): 2, ("late",): 1}
     assert points(seen, names.STARTS) == starts
     assert points(seen, names.WAIT) == starts
     assert points(seen, names.LATENESS) == starts
@@ -56,7 +56,7 @@ def test_metrics_count_what_happened(seen: dict[str, Any]) -> None:
 def test_jobs_are_spans_from_waiting_over_start_to_end(seen: dict[str, Any]) -> None:
     jobs = [span for span in seen["spans"] if span["name"] == names.JOB_SPAN]
     assert sorted(span["attributes"][names.QUEUE] for span in jobs) == [
-        "api:ada", "api:ada", "api:ada", "api:bob", "limited", "plain", "plain"
+        "api:ada", "api:ada", "api:ada", "api:bob", "late", "limited", "plain", "plain"
     ]  # fmt: skip
     assert all(span["events"][0] == names.BEGAN and span["ended"] for span in jobs)
     assert all(span["attributes"][names.TICKET] > 0 for span in jobs)
@@ -67,6 +67,7 @@ def test_jobs_that_fail_are_spans_with_the_error(seen: dict[str, Any]) -> None:
     failed = {span["attributes"][names.QUEUE]: span for span in jobs if span["failed"]}
     assert {queue: span["failed"] for queue, span in failed.items()} == {
         "api:ada": "OSError: the garage is full",
+        "late": "OSError: the garage is full",
         "limited": "RefusedError: ",
         "plain": "OSError: the garage is full",
     }
