@@ -141,14 +141,11 @@ class Runner:
 
     def _lets_go(self, record: Record) -> bool:
         """Whether another process goes first: the one whose run had not ended when that was last known."""
-        if (
-            not record.running
-            or record.fence == self._let_go
-            or self._process.has(record.holder, record.fired)
-        ):
+        grace, is_mine = self._task.grace, self._process.has(record.holder, record.fired)
+        if not record.running or is_mine or record.fence == self._let_go:
             return False
         self._let_go = record.fence
-        return True
+        return grace is None or grace > 10 * _BEHIND
 
     def _choice(self, record: Record, plan: Plan, now: int) -> Choice | None:
         """What to take next: by the plan, or what somebody has asked for."""

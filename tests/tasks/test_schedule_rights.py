@@ -57,7 +57,7 @@ async def test_workers_go_on_and_others_keep_them(what: str, caplog: pytest.LogC
         await all_.insert("mine", 1, id="last")
         await anyio.sleep(1)
         group.cancel_scope.cancel()
-    times = [f"2001-09-09T01:{minute}Z" for minute in range(47, 53)]
+    times = [f"2001-09-09T01:{minute}Z" for minute in range(47, 54)]
     assert sorted(out) == [f"{name}/{time}" for name in ("s", "t") for time in times]
     assert own[-1] == "last"
     assert sorted(own[:-1]) == [f"mine/{time}" for time in times]
