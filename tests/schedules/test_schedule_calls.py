@@ -92,4 +92,5 @@ def test_as_many_requests_are_on_the_wire(
     anyio.run(main)
     (begin, before), (end, after) = fired[2], fired[-1]  # the first ones meet those who still connect
     occurrences = round((end - begin) / EVERY)
-    assert after - before <= requests * (PROCESSES + 1) * (occurrences + 1)
+    # On a busy machine, those who wake late ask twice.
+    assert after - before <= requests * (2 * PROCESSES + 1) * (occurrences + 1)
