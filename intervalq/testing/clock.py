@@ -139,7 +139,8 @@ class VirtualClock:
                 finally:
                     self._idle.discard(loop)
                 # As in `VirtualLoop`: after half a year, a nanosecond more is the same number.
-                loop._clock_resolution = max(loop._clock_resolution, math.ulp(loop.time()))
+                least = math.ulp(loop.time())
+                loop._clock_resolution = max(loop._clock_resolution, least)  # type: ignore[attr-defined]
             run_once(loop)
 
         async def run_sync(function: Callable[..., Any], *args: Any, **options: Any) -> Any:  # noqa: ANN401

@@ -16,11 +16,11 @@ A = TypeVar("A")
 class OldReads(FakeStore):
     """A way to the store by which one look finds what was there before."""
 
-    rows: tuple[Row, ...] = ()
+    old: tuple[Row, ...] = ()
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
-        if isinstance(command, Select) and self.rows:
-            rows, self.rows = self.rows, ()
+        if isinstance(command, Select) and self.old:
+            rows, self.old = self.old, ()
             return cast("A", rows)
         return await super().apply(command, now)
 
@@ -31,7 +31,7 @@ async def test_a_resume_ends_a_pause_that_it_has_not_seen() -> None:
     line = OldReads(store.behind)
     async with handle(store.line()) as one, handle(line) as two:
         await one.schedule("s", "out", every="1h")
-        line.rows = (await store.row("schedule/s"),)
+        line.old = (await store.row("schedule/s"),)
         await one.schedules.pause("s")
         await two.schedules.resume("s")
         assert not (await one.schedules.inspect("s")).paused
@@ -45,7 +45,7 @@ async def test_the_last_declaration_holds_although_another_one_was_not_seen() ->
     line = OldReads(store.behind)
     async with handle(store.line()) as one, handle(line) as two:
         await one.schedule("s", "out", every="1h")
-        line.rows = (await store.row("schedule/s"),)
+        line.old = (await store.row("schedule/s"),)
         await one.schedule("s", "out", every="2h")
         await two.schedule("s", "out", every="1h")
         assert (await one.schedules.inspect("s")).plan == "every 1h"
