@@ -19,7 +19,7 @@ class OldReads(FakeStore):
     old: tuple[Row, ...] = ()
 
     async def apply(self, command: Command[A], now: int | None = None) -> A:
-        if isinstance(command, Select) and self.old:
+        if self.old and str(type(command)) == str(Select):
             rows, self.old = self.old, ()
             return cast("A", rows)
         return await super().apply(command, now)
