@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from intervalq import IntervalQueue, sync
+from intervalq._queue.threads import opens_here
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq.tasks import Claim, Tasks
@@ -92,7 +93,7 @@ def use_plainly() -> None:
 
 def use_late() -> None:
     """A thread comes too late for its slot, and its job begins in a later one, and fails."""
-    opens_here, waits = sync.opens_here, [False]
+    waits = [False]
 
     def late(shard: Shard, grant: Grant) -> bool:
         return opens_here(shard, grant) and waits.pop() if waits else opens_here(shard, grant)
