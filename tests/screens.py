@@ -21,9 +21,11 @@ from typing import Any, Final
 
 import anyio
 import httpx
+from click.testing import CliRunner
 
 from intervalq import IntervalQueue
 from intervalq._watch.reader import Reader
+from intervalq.cli._app import app
 from intervalq.cli._top.app import Top
 from intervalq.service import Addresses, serve
 from intervalq.tasks import Tasks
@@ -140,13 +142,13 @@ def kept(name: str) -> list[str]:
 async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int) -> str:
     """The screen of `intervalq top`, as SVG that loads nothing."""
     reader = Reader.opened(url)
-    app = Top(reader, "postgresql://db.example/jobs", every=3600)
-    async with app.run_test(size=SIZE) as pilot:
+    top = Top(reader, "postgresql://db.example/jobs", every=3600)
+    async with top.run_test(size=SIZE) as pilot:
         for _ in range(looks):
             await work()
-            await app.look()
+            await top.look()
         await pilot.pause()
-        drawing = app.export_screenshot(title="intervalq top")
+        drawing = top.export_screenshot(title="intervalq top")
     await reader.aclose()
     drawing = re.sub(r"<!--.*?-->\s*", "", drawing, flags=re.DOTALL)
     drawing = re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL)
@@ -201,8 +203,8 @@ def report_page(folder: Path) -> Path:
         )
     )
     out = folder / "report.html"
-    command = [sys.executable, "-m", "intervalq.cli", "report", str(log), "--output", str(out)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    done = CliRunner().invoke(app, ["report", str(log), "--output", str(out)])
+    assert done.exit_code == 0, done.output
     return out
 
 

@@ -1,4 +1,4 @@
-"""Runs one job, from its place in line to its result: attempts, pauses between them, cool-downs."""
+"""Runs one job, from its place in the wait queue to its result: attempts, pauses between them, cool-downs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def _attempt(
             if waiter.again:
                 await waits_again(queue._shard(), job._awaited_by)
         shard, grant = await queue._acquire(waiter, plan.timeout)
-        held = None
+        held = failure = result = None
         if shard.connection.is_limited:
             held = hold(shard, tuple if job is None else partial(getattr, job, "_awaited_by"))
         try:
@@ -109,15 +109,19 @@ async def _attempt(
                 settle_by(plan.settle, result, partial(queue._settle, shard, grant), queue.name)
                 return grant, result, None
         except Exception as error:  # noqa: BLE001 - the job's own error; the caller decides on another attempt
+            failure = error
             return grant, None, error
         finally:
             let_go(held)
-            shard.leases.ended(grant.ticket)
+            if result is LATE:
+                shard.leases.ended(grant.ticket)  # the job has not begun
+            else:
+                shard.ended(grant.ticket, failure)
         waiter = late(shard, grant, waiter)
 
 
 def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan) -> RunningJob[Any]:
-    """Put a job in line, and start it in the background when its slot has come."""
+    """Add a job to the wait queue, and start it in the background when its slot has come."""
     refuse_called(function)
     call = partial(undecorated(queue, function), *args)
     in_thread = not is_async(call)
@@ -156,7 +160,7 @@ def settle_by(
 
 
 def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
-    """Give back a slot for which a thread came too late; the job keeps its place in line.
+    """Give back a slot for which a thread came too late; the job keeps its place in the wait queue.
 
     A thread that got its slot early slept for too long, and might do so each time: it gets the next slot once
     that has come, so that it need not sleep. If it is too late again, it took that long to run, and gets the

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from intervalq._keys.names import shown
-from intervalq._keys.store import keyed_on
+from intervalq._keys.shards import keyed_on
 from intervalq._shard.shard import Shard
 from intervalq._spec import adapt, limits, standing
 from intervalq._timing.precision import PROCESS
@@ -165,7 +165,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         next_slot=None if is_held else max(next_slot, answer.now) / 1e6,
         now=answer.now / 1e6,
         generation=state.generation,
-        waiting=len(shard.line),
+        waiting=len(shard.wait_queue),
         begun=shard.begun,
         given_up=shard.given_up,
         causes={cause: count for cause, count in shard.dispatcher.skipped.items() if count},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Final, Protocol, TypeVar
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
 
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Cost, Settle
@@ -43,7 +44,7 @@ class Queue(Protocol):
         ...
 
     async def _acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
-        """Wait in line for a slot, at most `timeout` seconds (None: without limit)."""
+        """Wait for a slot, at most `timeout` seconds (None: without limit)."""
         ...
 
     async def _refused(self, grant: Grant, seconds: float) -> None:
@@ -89,14 +90,7 @@ class Blocking(Protocol):
         ...
 
 
-_makers: Final[list[Callable[[Any], Blocking]]] = []
-
-
-def blocking_by(make: Callable[[Any], Blocking]) -> None:
-    """Register the factory of handles for blocking code; called by `intervalq.sync`."""
-    _makers[:] = [make]
-
-
 def blocking_of(queue: object) -> Blocking:
-    """A handle of the same queue for blocking code."""
-    return _makers[0](queue)
+    """A handle of the same queue for blocking code, by `intervalq.sync`: that stands on this module."""
+    made: Blocking = import_module("intervalq.sync").IntervalQueue.of(queue)
+    return made
