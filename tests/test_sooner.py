@@ -134,6 +134,22 @@ def test_without_an_answer_the_slot_where_it_was_is_gone(among: str) -> None:
         assert after.ticket == len(slots) + 1
 
 
+def test_a_process_that_is_late_for_a_moved_slot_keeps_its_place() -> None:
+    state, slots = several(90, 90, 5)
+    state = settled(state, slots[0], 2 * SECOND, -80)
+    state, answer = ask(state, slots[1], 2 * SECOND)
+    (moved,) = answer.taken
+    assert step(state, 2 * SECOND + 1, slots=(moved,))[1].missed == (2,), "it is granted again only late"
+    mark = HighWaterMark(state.ticket, state.due, 0)
+    after, answer = step(state, 4 * SECOND, slots=(moved,), until=T0 + 5 * SECOND, high_water_mark=mark)
+    assert (answer.granted, answer.missed, answer.at_once) == ((2,), (), True)
+    assert after.ticket == 3
+    assert after.clock(T0 + 4 * SECOND) == moved.due + after.tolerance
+    assert counted(after) == [(1, 10), (3, 90), (67, 5)]
+    copy = Advance(generation="g", slots=(moved,), until=T0 + 9 * SECOND, high_water_mark=mark)
+    assert do(after, copy, T0 + 5 * SECOND)[1].granted == ()
+
+
 def test_no_slot_moves_where_jobs_are_leased() -> None:
     """A leased slot can be granted again after a lost answer; where its units are would not be known then."""
     settings, lease = replace(SETTINGS, max_running=2), 100 * SECOND
