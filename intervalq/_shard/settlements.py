@@ -23,8 +23,8 @@ MAX_WAIT: Final = 1_000_000
 """How long settled costs may wait for a request that they can go with, in microseconds."""
 
 
-_LOOK: Final = 150_000
-"""The most microseconds between two looks whether a slot may come sooner, while things change."""
+_LOOK: Final = 60_000
+"""Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
 _TWICE: Final = 4
 """How many times the time between such looks is doubled at most while nothing changes."""
@@ -153,13 +153,12 @@ class Looks:
         if not self._are_made or state.held_since is not None:
             return math.inf
         settled = [limit for limit in limits if limit.unit != STARTS]
-        step = min(_LOOK, patience(settled or limits))
-        if time.comes(slot, state) <= at + step:
+        if time.comes(slot, state) <= at + _LOOK:
             return math.inf
         least, due = self._soonest(state, slot, state.clock(time.clock.latest(at)))
-        others = slot.ticket - max(state.current, state.revoked_through) - 1
-        again, look = math.inf, step << min(self._in_vain, _TWICE)
-        if settled and not alone and least + step < slot.due:
+        others = _before(state, slot)
+        again, look = math.inf, _LOOK << min(self._in_vain, _TWICE)
+        if settled and not alone and least + _LOOK < slot.due:
             again = self._heard_at + look * (1 + others)
         if due + patience(limits) > slot.due:
             return again
@@ -173,17 +172,28 @@ class Looks:
         before = self._found
         if before is None or before[0] is not state or before[1] != slot:
             least = standing.soonest(state, slot, clock, only=STARTS)
-            self._found = state, slot, least, standing.soonest(state, slot, clock)
-            if before is None or before[0].current < state.current or before[3] > self._found[3]:
+            self._found = found = state, slot, least, standing.soonest(state, slot, clock)
+            is_next = _before(state, slot) == 0
+            if (
+                before is None
+                or before[1] != slot
+                or found[3] < before[3]
+                or (is_next and _before(before[0], slot) > 0)
+            ):
                 self._in_vain = 0
-        assert self._found is not None
-        return self._found[2:]
+            return found[2:]
+        return before[2:]
 
     def answered(self, question: Advance, answer: Answer, at: int) -> None:
         """Note the answer to a request, which may have asked this."""
         self._heard_at = at
         if question.slots and not (question.take or answer.granted or answer.missed):
             self._in_vain += 1
+
+
+def _before(state: State, slot: Slot) -> int:
+    """How many tickets are before this one that may still be granted."""
+    return slot.ticket - max(state.current, state.revoked_through) - 1
 
 
 class Issued:

@@ -91,7 +91,12 @@ def may_move(state: State, command: Advance) -> bool:
     Nor where jobs have leases: a leased slot can be granted again, and nobody knows then where its units are.
     """
     settings = state.settings
-    if not settings.limits or settings.auto is not None or settings.max_running or state.held_since is not None:
+    if (
+        not settings.limits
+        or settings.auto is not None
+        or settings.max_running
+        or state.held_since is not None
+    ):
         return False
     return command.reach >= 0 and command.apart is None
 
