@@ -160,7 +160,7 @@ class Looks:
         again, look = math.inf, _LOOK << min(self._in_vain, _TWICE)
         if settled and not alone and least + _LOOK < slot.due:
             again = self._heard_at + look * (1 + others)
-        if due + patience(limits) > slot.due:
+        if due + _LOOK * (1 + others) > slot.due:
             return again
         # The store may find less room, since only it knows its clock, and others may not have begun yet.
         anew = look if others else time.lead() << min(self._in_vain, 2 * _TWICE)
