@@ -212,7 +212,7 @@ async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_wil
         await queue.close()
 
 
-@pytest.mark.parametrize(("limit", "calls"), [("10/s", 4), ("10_000 tokens/s", 9)])
+@pytest.mark.parametrize(("limit", "calls"), [("10/s", 8), ("10_000 tokens/s", 9)])
 @in_virtual_time
 async def test_many_processes_do_not_ask_all_the_time(limit: str, calls: int) -> None:
     """Nothing comes sooner here. If each one looked as often as the first, there were over fifty a job."""
