@@ -54,10 +54,11 @@ def shows_once(every: float, *, once: bool) -> bool:
 @click.option("--plain", is_flag=True, help="Show only a table of queues, without keys to press.")
 @store_option
 def top(name: str | None, *, every: float, once: bool, plain: bool, store: str | None) -> None:
-    """Show queues, tasks, schedules and workers live, until q or Ctrl-C.
+    """Show queues, tasks, schedules and workers live.
 
-    1 to 4 or the arrows choose a view. For the queue under the cursor, it shows the rate that was reached and
-    what it waits for. p pauses or resumes a queue or schedule, and f runs a schedule now; both ask first.
+    1 to 4 or the arrows choose a view, and q or Ctrl-C ends it. For the queue under the cursor, it shows the
+    rate that was reached and what it waits for. p pauses or resumes a queue or schedule, and f runs a
+    schedule now; both ask first.
 
     For each queue, this includes the 20 keys with the most outstanding tickets and the number of other keys,
     how much of each limit is left, and which limit binds. With --plain, or without a keyboard, it is one
