@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import psycopg
@@ -33,6 +33,10 @@ from stores.postgres_sessions import begun, caught, sql, until
 
 url = postgres_sessions.url
 store = postgres_sessions.store
+_ROWS: Final = b"""
+    select sum(n_tup_ins + n_tup_upd + n_tup_del + seq_tup_read + coalesce(idx_tup_fetch, 0))
+    from pg_stat_xact_user_tables where schemaname = 'intervalq'
+"""
 SNAPSHOTS = pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 
 
@@ -327,6 +331,27 @@ async def test_no_more_of_a_key_than_may_run_join_without_seeing_each_other(stor
     await begun(store, "s")
     await store.apply(_shared("c"))
     assert [row.id for row in await _claim(store)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("keep_for", [0, 7 * DAY])
+async def test_an_end_costs_the_same_in_a_batch_of_any_size(store: PostgresTaskStore, keep_for: int) -> None:
+    """Rows that are read and written, as the server counts them in a transaction."""
+    await begun(store, "s")
+    costs: list[int] = []
+    for turn, size in enumerate((200, 10_000)):
+        parts = tuple(
+            Insert(f"q{turn}", "0", f"{turn}-{n}", follow_up=f"then{turn}", keep_for=keep_for)
+            for n in range(size)
+        )
+        await store.apply(Modify(inserts=(Insert("then", "0", f"then{turn}", awaits=size), *parts)))
+        claimed = await _claim(store, f"q{turn}")
+        assert len(claimed) == 100
+        async with store.transaction("read committed") as mine:
+            await mine.apply(Work("s", _ends(*claimed)))
+            counted = await mine.connection.execute(_ROWS)
+            costs += [int(number) for (number,) in await counted.fetchall()]
+        assert await _left(store, f"then{turn}") == (size - 100, False)
+    assert costs[1] <= 1.1 * costs[0], costs
 
 
 async def test_the_next_ones_of_a_key_are_fed_by_one_who_cannot_see_them(store: PostgresTaskStore) -> None:

@@ -24,6 +24,7 @@ from intervalq.tasks.rules import (
     Modify,
     OutcomeRow,
     Outcomes,
+    Select,
     Session,
     Work,
 )
@@ -323,6 +324,37 @@ class OutcomeTests(TaskSuiteBase):
             await store.apply(Modify(changes=(Change(newest.id, 0, queue=dead),)))
             await store.apply(Modify(deletes=(Delete(newest.id, 1),)))
             assert [one.state for one in await store.apply(Outcomes(ids=(newest.id,)))] == [FAILED]
+
+        portal.call(scenario)
+
+    def test_what_comes_first_decides_whether_a_task_was_cancelled_or_has_failed(
+        self, portal: BlockingPortal, store: TaskStore, names: Names
+    ) -> None:
+        """One that is rejected after it was cancelled is gone; one that was rejected before has failed."""
+        if not (self.keeps_outcomes and self.marks_cancelled):
+            return
+
+        async def scenario() -> None:
+            queue, session = names.queue(), await names.begun(store)
+            dead = f"{queue.removesuffix('.dead')}.dead"
+            names.queues.append(dead)
+            first, second = insert(queue, keep_for=_HOUR), insert(queue, keep_for=_HOUR)
+            await put(store, first, second)
+            rows = await claim(store, session, queue, limit=2)
+            versions = {row.id: row.version for row in rows}
+            rejections = [
+                Change(id_, versions[id_], queue=dead, delay=0, attempt=1, error="no")
+                for id_ in (first.id, second.id)
+            ]
+            assert (await store.apply(Cancel((first.id,)))).stopping == (first.id,)
+            assert (await store.apply(Work(session, tuple(rejections)))).lost == (first.id,)
+            assert [row.id for row in await store.apply(Select(queue=dead))] == [second.id]
+            assert (await store.apply(Cancel((second.id,)))).removed == (second.id,)
+            assert await store.apply(Select(queue=dead)) == ()
+            left = await store.apply(Outcomes(ids=(first.id, second.id)))
+            found = {one.id: (one.state, [error for *_, error in parsed(one.errors)]) for one in left}
+            assert found == {first.id: (CANCELLED, []), second.id: (FAILED, ["no"])}
+            assert len(left) == 2
 
         portal.call(scenario)
 
