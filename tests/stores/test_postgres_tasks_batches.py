@@ -50,6 +50,12 @@ def _shared(*ids: str, most: int = 2) -> Modify:
     return Modify(inserts=tuple(Insert("q", "0", id_, key="k", per_key=most) for id_ in ids))
 
 
+async def _rows(connection: psycopg.AsyncConnection) -> int:
+    """How many rows of tasks it has read and written, since it last told the server."""
+    [(number,)] = await (await connection.execute(_ROWS)).fetchall()
+    return int(number)
+
+
 async def _left(store: PostgresTaskStore, last: str) -> tuple[int, bool]:
     [row] = await store.apply(Select(ids=(last,)))
     return row.awaits, row.ready is not None
@@ -338,7 +344,7 @@ async def test_an_end_costs_the_same_in_a_batch_of_any_size(store: PostgresTaskS
     """Rows that are read and written, as the server counts them in a transaction."""
     await begun(store, "s")
     costs: list[int] = []
-    for turn, size in enumerate((200, 10_000)):
+    for turn, size in enumerate((200, 2_000)):
         parts = tuple(
             Insert(f"q{turn}", "0", f"{turn}-{n}", follow_up=f"then{turn}", keep_for=keep_for)
             for n in range(size)
@@ -347,9 +353,9 @@ async def test_an_end_costs_the_same_in_a_batch_of_any_size(store: PostgresTaskS
         claimed = await _claim(store, f"q{turn}")
         assert len(claimed) == 100
         async with store.transaction("read committed") as mine:
+            before = await _rows(mine.connection)
             await mine.apply(Work("s", _ends(*claimed)))
-            counted = await mine.connection.execute(_ROWS)
-            costs += [int(number) for (number,) in await counted.fetchall()]
+            costs.append(await _rows(mine.connection) - before)
         assert await _left(store, f"then{turn}") == (size - 100, False)
     assert costs[1] <= 1.1 * costs[0], costs
 

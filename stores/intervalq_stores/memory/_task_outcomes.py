@@ -26,7 +26,7 @@ class MemoryOutcomes:
     def put(self, outcome: OutcomeRow) -> None:
         """Add an outcome."""
         self._rows.append(outcome[:])
-        if outcome.until < self._first:  # `min` would take twice as long
+        if outcome.until < self._first:  # noqa: PLR1730 - `min` takes twice as long
             self._first = outcome.until
 
     def sweep(self, now: int) -> None:
