@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import psycopg
@@ -33,10 +33,6 @@ from stores.postgres_sessions import begun, caught, sql, until
 
 url = postgres_sessions.url
 store = postgres_sessions.store
-_ROWS: Final = b"""
-    select sum(n_tup_ins + n_tup_upd + n_tup_del + seq_tup_read + coalesce(idx_tup_fetch, 0))
-    from pg_stat_xact_user_tables where schemaname = 'intervalq'
-"""
 SNAPSHOTS = pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 
 
@@ -48,12 +44,6 @@ def _batch(last: str, *parts: str, more: tuple[Insert, ...] = ()) -> Modify:
 
 def _shared(*ids: str, most: int = 2) -> Modify:
     return Modify(inserts=tuple(Insert("q", "0", id_, key="k", per_key=most) for id_ in ids))
-
-
-async def _rows(connection: psycopg.AsyncConnection) -> int:
-    """How many rows of tasks it has read and written, since it last told the server."""
-    [(number,)] = await (await connection.execute(_ROWS)).fetchall()
-    return int(number)
 
 
 async def _left(store: PostgresTaskStore, last: str) -> tuple[int, bool]:
@@ -337,27 +327,6 @@ async def test_no_more_of_a_key_than_may_run_join_without_seeing_each_other(stor
     await begun(store, "s")
     await store.apply(_shared("c"))
     assert [row.id for row in await _claim(store)] == ["a", "b"]
-
-
-@pytest.mark.parametrize("keep_for", [0, 7 * DAY])
-async def test_an_end_costs_the_same_in_a_batch_of_any_size(store: PostgresTaskStore, keep_for: int) -> None:
-    """Rows that are read and written, as the server counts them in a transaction."""
-    await begun(store, "s")
-    costs: list[int] = []
-    for turn, size in enumerate((200, 2_000)):
-        parts = tuple(
-            Insert(f"q{turn}", "0", f"{turn}-{n}", follow_up=f"then{turn}", keep_for=keep_for)
-            for n in range(size)
-        )
-        await store.apply(Modify(inserts=(Insert("then", "0", f"then{turn}", awaits=size), *parts)))
-        claimed = await _claim(store, f"q{turn}")
-        assert len(claimed) == 100
-        async with store.transaction("read committed") as mine:
-            before = await _rows(mine.connection)
-            await mine.apply(Work("s", _ends(*claimed)))
-            costs.append(await _rows(mine.connection) - before)
-        assert await _left(store, f"then{turn}") == (size - 100, False)
-    assert costs[1] <= 1.1 * costs[0], costs
 
 
 async def test_the_next_ones_of_a_key_are_fed_by_one_who_cannot_see_them(store: PostgresTaskStore) -> None:
