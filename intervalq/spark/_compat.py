@@ -59,6 +59,12 @@ def condition(error: PySparkException) -> str | None:
     return cast("str | None", named.getCondition() if release() >= (4, 0) else named.getErrorClass())
 
 
+def first_line(error: BaseException) -> str:
+    """The message of a Spark error, without its plans and stack traces."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
 def rows_of(df: DataFrame) -> Iterator[dict[str, Any]]:
     """The rows of a result, a few at a time, because they take many times the memory as Python values."""
     if release() < (4, 0):
