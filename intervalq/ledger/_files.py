@@ -1,4 +1,4 @@
-"""File systems behind one interface: files of this machine for their owner alone, and those that Arrow knows."""
+"""File systems behind one interface: those of this machine for their owner alone, and Arrow's."""
 
 from __future__ import annotations
 

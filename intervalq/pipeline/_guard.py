@@ -18,10 +18,10 @@ from intervalq._timing.background_loop import BACKGROUND
 from intervalq._timing.heartbeat import Heartbeat
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.ledger import Ledger, LedgerRow
-from intervalq.ledger._large import LargeAnswers
+from intervalq.ledger._large import LargeAnswers, beside
 from intervalq.ledger.rules import Answer, Beat, Cancel, Command, Count, Drop, Leave
 from intervalq.ledger.store import LedgerStore, open_ledger_store
-from intervalq.pipeline._layout import Layout
+from intervalq.pipeline._layout import Layout, answers_of
 from intervalq.pipeline._spec import Spec
 from intervalq.pipeline._watch import Watch
 from intervalq.spark._answers.fit import Unfit, fitter
@@ -43,7 +43,8 @@ class Guard:
     def __init__(self, spec: Spec, layout: Layout, watch: Watch) -> None:
         self._name = spec.name
         self._url = spec.store
-        folder, files = layout.answers()
+        beside_it = beside(spec.store) if answers_of(spec.output) is None else None  # as executors do
+        folder, files = layout.answers() if beside_it is None else (beside_it, None)
         self._large = LargeAnswers(folder, spec.name, files)
         self._watch = watch
         self._session = uuid4().hex

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from intervalq.pipeline._layout import Layout
-    from intervalq.pipeline._spec import Spec
     from intervalq.pipeline._published import Tables
+    from intervalq.pipeline._spec import Spec
     from intervalq.spark._audit.result import Audit
 
 

@@ -1,4 +1,4 @@
-"""The output folder: unfinished passes, large answers and reports, and tables that have no place of their own."""
+"""The output folder: unfinished passes, large answers and reports, and tables without a catalog."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ class Layout:
 
     def has(self, table: str) -> bool:
         """Whether a table (`results`, `rejects`, `log`) in this folder has any day."""
-        return any(name.startswith(("day=", "_delta_log")) for name in self.files.names(f"{self._root}/{table}"))
+        return any(
+            name.startswith(("day=", "_delta_log")) for name in self.files.names(f"{self._root}/{table}")
+        )
 
     def mark_published(self, id_: str) -> None:
         """Note that all of a pass is in the tables."""

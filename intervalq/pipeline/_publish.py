@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from intervalq.pipeline._layout import Pass
-    from intervalq.pipeline._spec import Spec
     from intervalq.pipeline._published import Tables
+    from intervalq.pipeline._spec import Spec
 
 _ROWS: Final = 1_000_000
 """The approximate number of rows per file."""
 
 
 def publish(work: DataFrame, spec: Spec, tables: Tables, one: Pass, interval: float) -> Published:
-    """Write a complete pass, as `work` has it, to the tables: in the place of its own part, if it is there."""
+    """Write a complete pass, as `work` has it, to the tables, in the place of its own part."""
     published = _counted(work, one)
     files = math.ceil(sum([published.results, published.failed, *published.rejected.values()]) / _ROWS)
     own = [name for name in work.columns if not name.startswith("_iq")]

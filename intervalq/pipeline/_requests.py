@@ -15,8 +15,8 @@ from intervalq.spark._formats import lacking, read
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from intervalq.pipeline._spec import Spec
     from intervalq.pipeline._published import Tables
+    from intervalq.pipeline._spec import Spec
 
 REASON: Final = "_iq_reason"
 PRINT: Final = "_iq_print"

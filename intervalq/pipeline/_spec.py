@@ -167,7 +167,9 @@ class _Reader:
         form = cast("OutputFormat", table.one_of("format", ("parquet", "delta", "iceberg")) or "parquet")
         schema = table.maybe("tables")
         if schema is None and form == "iceberg":
-            raise table.wrong("tables", 'is missing: Iceberg keeps tables in a catalog: give "catalog.schema"')
+            raise table.wrong(
+                "tables", 'is missing: Iceberg keeps tables in a catalog: give "catalog.schema"'
+            )
         if schema is not None and form == "parquet":
             raise table.wrong("tables", 'needs format = "delta" or "iceberg": Parquet is kept in the output')
         if schema is not None and not _SCHEMA.fullmatch(schema):

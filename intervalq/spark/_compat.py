@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -60,8 +61,9 @@ def condition(error: PySparkException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of a Spark error, without its plans and stack traces."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    """The message of a Spark error, without its plans and stack traces, nor what py4j says before it."""
+    text = re.sub(r"^An error occurred while calling .*\n: [\w.$]+: ", "", str(error))
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
 
 

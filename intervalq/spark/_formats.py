@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 TABLES: Final = ("parquet", "delta", "iceberg", "table")
 """Formats of tables. The last one: a table by its name, whatever its format is."""
 
-_LACKS: Final = ("DATA_SOURCE_NOT_FOUND", "CATALOG_NOT_FOUND", "Cannot find catalog plugin class", "DELTA_CONFIGURE")
+_LACKS: Final = (
+    *("DATA_SOURCE_NOT_FOUND", "PLUGIN_CLASS_NOT_FOUND", "Cannot find catalog plugin class"),
+    *("REQUIRES_SINGLE_PART_NAMESPACE", "DELTA_CONFIGURE"),
+)
+"""What errors of Spark and Delta have in them if a jar or a setting is missing."""
 
 
 def is_name(place: str, form: str) -> bool:
@@ -39,6 +43,6 @@ def lacking(error: Exception, form: str) -> str:
             "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         )
     return (
-        f": start Spark with --packages org.apache.iceberg:iceberg-spark-runtime-{spark}_{scala}:VERSION, and "
-        "with a catalog, such as spark.sql.catalog.lake=org.apache.iceberg.spark.SparkCatalog and its settings"
+        f": start Spark with --packages org.apache.iceberg:iceberg-spark-runtime-{spark}_{scala}:VERSION, "
+        "and with a catalog: spark.sql.catalog.NAME=org.apache.iceberg.spark.SparkCatalog, and its settings"
     )

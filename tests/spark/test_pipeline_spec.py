@@ -58,8 +58,8 @@ def test_costs_limits_and_columns_reach_the_stage(small: Small) -> None:
         ('name = "visits"', 'nam = "visits"', "[pipeline] nam is not known; the fields of [pipeline] are"),
         ('output = "out"', "output = 3", "[pipeline] output = 3 must be text"),
         ('output = "out"', 'output = "o*"', "must be a path without"),
-        ('output = "out"', 'output = "out"\nformat = "csv"', "[pipeline] format = 'csv' must be one of parquet, "),
-        ('output = "out"', 'output = "out"\nformat = "iceberg"', '[pipeline] tables is missing: Iceberg'),
+        ('output = "out"', 'output = "out"\nformat = "csv"', "[pipeline] format = 'csv' must be one of "),
+        ('output = "out"', 'output = "out"\nformat = "iceberg"', "[pipeline] tables is missing: Iceberg"),
         ('output = "out"', 'output = "out"\ntables = "a.b"', '[pipeline] tables needs format = "delta"'),
         (
             'output = "out"', 'output = "out"\nformat = "delta"\ntables = "a b"',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,10 +50,8 @@ def test_file_systems_do_the_same(files: tuple[Files, str]) -> None:
     system.write(f"{folder}/b/d", b"old")
     system.replace(f"{folder}/b/c", f"{folder}/b/d")
     assert (system.names(f"{folder}/b"), system.read(f"{folder}/b/d")) == (["d"], data)
-    try:
+    with suppress(OSError):  # or nothing happens
         system.remove(f"{folder}/b")
-    except OSError:
-        pass  # or nothing happens
     assert system.has(f"{folder}/b/d"), "a folder that isn't empty stays"
     system.remove(f"{folder}/b/d")
     system.remove(f"{folder}/b")
@@ -71,7 +70,6 @@ def test_what_a_session_lacks_is_said(spark: SparkSession, small: Small) -> None
             run(read_spec(small.file), spark=spark)
 
     delta = r"--packages io\.delta:delta-spark_2\.1[23]:VERSION\), with spark\.sql\.extensions="
-    iceberg = r"--packages org\.apache\.iceberg:iceberg-spark-runtime-\d\.\d_2\.1[23]:VERSION"
     output = 'output = "out"'
     says(output, f'{output}\nformat = "delta"', rf"\[pipeline\] format = 'delta': .*{delta}")
     says(output, f'{output}\nformat = "iceberg"\ntables = "gone"', "no such schema: CREATE SCHEMA gone")
@@ -79,7 +77,6 @@ def test_what_a_session_lacks_is_said(spark: SparkSession, small: Small) -> None
     says(output, 'output = "gone://x/out"', "gone://x/out can't be opened: .*gone.*hadoop-aws:3")
     path = 'path = "visits.jsonl"'
     says(path, f'{path}\nformat = "delta"', rf"\[input\] path can't be read as delta: .*{delta}")
-    says(path, f'{path}\nformat = "iceberg"', rf"\[input\] path can't be read as iceberg: .*{iceberg}")
     with pytest.raises(InvalidOption, match=rf"can't be read as delta: .*{delta}"):
         remaining(spark.range(3), f"{small.folder}/gone", "id", format="delta")
     assert not small.called()

@@ -1,4 +1,4 @@
-"""Hadoop's file systems, which a session of Spark has in its Java: the ones that read and write its tables."""
+"""Hadoop's file systems, which a session has in its Java: those that also read and write its tables."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class HadoopFiles:
         except OSError as error:
             version = java.org.apache.hadoop.util.VersionInfo.getVersion()
             raise InvalidOption(
-                f"{short(url)} can't be opened: {error}: use a scheme that this Spark's Hadoop knows, or start "
-                "it with the jars and settings of that file system; for s3a://, --packages "
+                f"{short(url)} can't be opened: {error}: use a scheme that this Spark's Hadoop knows, or "
+                "start it with the jars and settings of that file system; for s3a://, --packages "
                 f"org.apache.hadoop:hadoop-aws:{version}"
             ) from error
 
@@ -57,7 +57,9 @@ class HadoopFiles:
         """See `Files`."""
         if not self.has(folder):
             return []
-        return [one.getPath().getName() for one in _called(lambda: self._files.listStatus(self._path(folder)))]
+        return [
+            one.getPath().getName() for one in _called(lambda: self._files.listStatus(self._path(folder)))
+        ]
 
     def has(self, path: str) -> bool:
         """See `Files`."""
