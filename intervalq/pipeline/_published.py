@@ -35,24 +35,29 @@ class Tables:
         """
         if self._form == "parquet":
             return
+        if self._schema is not None:
+            self._check_schema(self._schema)
+        where = [] if self._schema is not None else [self._place("results")]
         try:
-            if self._schema is None:
-                _ = read(self._spark.read, self._place("results"), self._form).columns
-                return
-            if self._spark.catalog.databaseExists(self._schema):
-                return
-        except Exception as error:
+            _ = self._spark.read.format(self._form).load(*where).columns
+        except Exception as error:  # there may be nothing yet
             if why := lacking(error, self._form):
                 raise InvalidOption(
                     f"{self._where} format = {self._form!r}: {first_line(error)}{why}"
                 ) from error
-            if self._schema is None:
-                return  # there is no table yet
-            raise InvalidOption(f"{self._where} tables = {self._schema!r}: {first_line(error)}") from error
-        raise InvalidOption(
-            f"{self._where} tables = {self._schema!r}: there is no such schema: CREATE SCHEMA "
-            f"{self._schema}, or correct the name (its catalog is a setting, spark.sql.catalog.NAME)"
-        )
+
+    def _check_schema(self, schema: str) -> None:
+        try:
+            is_there = self._spark.catalog.databaseExists(schema)
+        except Exception as error:
+            raise InvalidOption(
+                f"{self._where} tables = {schema!r}: {first_line(error)}{lacking(error, self._form)}"
+            ) from error
+        if not is_there:
+            raise InvalidOption(
+                f"{self._where} tables = {schema!r}: there is no such schema: CREATE SCHEMA {schema}, or "
+                "correct the name (its catalog is a setting, spark.sql.catalog.NAME)"
+            )
 
     def has(self, name: str) -> bool:
         """Whether something was published in a table."""

@@ -72,6 +72,11 @@ def test_what_a_session_lacks_is_said(spark: SparkSession, small: Small) -> None
     delta = r"--packages io\.delta:delta-spark_2\.1[23]:VERSION\), with spark\.sql\.extensions="
     output = 'output = "out"'
     says(output, f'{output}\nformat = "delta"', rf"\[pipeline\] format = 'delta': .*{delta}")
+    says(
+        output,
+        f'{output}\nformat = "delta"\ntables = "default"',
+        rf"\[pipeline\] format = 'delta': .*{delta}",
+    )
     says(output, f'{output}\nformat = "iceberg"\ntables = "gone"', "no such schema: CREATE SCHEMA gone")
     says(output, f'{output}\nformat = "iceberg"\ntables = "gone.x"', r"spark\.sql\.catalog")
     says(output, 'output = "gone://x/out"', "gone://x/out can't be opened: .*gone.*hadoop-aws:3")

@@ -64,7 +64,7 @@ def test_a_pipeline_on_tables_of_iceberg(
     spec = read_spec(small.file)
     if clusters.iceberg() is None:
         needs = r"--packages org\.apache\.iceberg:iceberg-spark-runtime-\d\.\d_2\.1[23]:VERSION"
-        with pytest.raises(InvalidOption, match=rf"\[pipeline\] format = 'iceberg': .*{needs}"):
+        with pytest.raises(InvalidOption, match=rf"\[pipeline\] tables = 'lake\.visits': .*{needs}"):
             run(spec, spark=spark)
         small.file.write_text(whole)
         with pytest.raises(InvalidOption, match=rf"\[input\] path can't be read as iceberg: .*{needs}"):
