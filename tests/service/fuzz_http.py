@@ -1,6 +1,7 @@
-"""Fuzzes pacing over HTTP by its own OpenAPI document (schemathesis): no answer may be a server error.
+"""Fuzzes a service over HTTP by its own OpenAPI document (schemathesis): no answer may be a server error.
 
-Requests that the document allows, and others. Half of them concern one of three queues that exist.
+Requests that the document allows, and others, to all routes. Half of them concern the same few queues, tasks and
+sessions.
 
 By hand: python tests/service/fuzz_http.py CASES
 """
@@ -44,6 +45,29 @@ _QUEUES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+_TEXTS: Final = {"id", "session", "queue", "key", "dedupe", "name", "owner", "text", "known"}
+_LISTS: Final = {"ids", "queues", "keys", "names", "prefixes"}
+
+
+def familiar(value: Any, chance: random.Random) -> Any:
+    """The same body with names that others have, too, where names may stand."""
+    if isinstance(value, list):
+        return [familiar(each, chance) for each in value]
+    if not isinstance(value, dict):
+        return value
+    known = {}
+    for name, each in value.items():
+        if name in _TEXTS and isinstance(each, str):
+            known[name] = chance.choice("abc")
+        elif name in _LISTS and isinstance(each, list | tuple):
+            known[name] = chance.sample("abc", chance.randrange(4))
+        elif name == "version" and isinstance(each, int):
+            known[name] = chance.randrange(4)
+        else:
+            known[name] = familiar(each, chance)
+    return known
+
+
 def fuzz(base: str, cases: int) -> Counter[int]:
     """Send about so many requests of each kind and operation; returns the codes of the answers.
 
@@ -59,7 +83,9 @@ def fuzz(base: str, cases: int) -> Counter[int]:
 
         def send(case: Any, mode: GenerationMode) -> None:
             if chance.random() < 0.5:
-                case.path_parameters["queue"] = chance.choice("abc")
+                for name in case.path_parameters or ():
+                    case.path_parameters[name] = chance.choice("abc")
+                case.body = familiar(case.body, chance)
             within = case.body.get("within") if isinstance(case.body, dict) else None
             if isinstance(within, int | float) and 0 <= within <= 3_600:
                 case.body["within"] = min(within, 0.01)
@@ -67,9 +93,10 @@ def fuzz(base: str, cases: int) -> Counter[int]:
             answer = case.call_and_validate(checks=[*SAYS, *rejects], session=session, timeout=60)
             codes[answer.status_code] += 1
 
-        for found in schema.get_all_operations():
+        for number, found in enumerate(schema.get_all_operations(), 1):
             assert isinstance(found, Ok)
             operation = found.ok()
+            print(f"{number}: {operation.label}", file=sys.stderr)
             for mode in GenerationMode:
 
                 @settings(
@@ -89,4 +116,5 @@ def fuzz(base: str, cases: int) -> Counter[int]:
 
 if __name__ == "__main__":
     with Served("memory://") as service:
-        print(dict(sorted(fuzz(f"http://{service.http}", int(sys.argv[1])).items())))
+        codes = fuzz(f"http://{service.http}", int(sys.argv[1]))
+        print(f"{codes.total():,} answers: {dict(sorted(codes.items()))}")
