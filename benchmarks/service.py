@@ -141,7 +141,10 @@ async def claims(address: str, pid: int, count: int) -> dict[str, float]:
 
 async def slots(address: str, pid: int, count: int) -> dict[str, float]:
     """Requests over HTTP that wait for the slots of one queue."""
-    async with httpx.AsyncClient(base_url=f"http://{address}/v1/queues", timeout=60) as http, AsyncExitStack() as all_:
+    async with (
+        httpx.AsyncClient(base_url=f"http://{address}/v1/queues", timeout=60) as http,
+        AsyncExitStack() as all_,
+    ):
         (await http.put("/slow", json={"interval": "700ms"})).raise_for_status()
         before = memory_of(pid)
         body = b'{"within": 3600}'
@@ -183,7 +186,9 @@ def main() -> None:
             load = os.getloadavg()[0]
             command = ("-m", "intervalq.cli", "serve", "--store", url, "--grpc", "127.0.0.1:0")
             with subprocess.Popen(
-                [sys.executable, *command, "--http", "127.0.0.1:0", "--json"], stdout=subprocess.PIPE, text=True
+                [sys.executable, *command, "--http", "127.0.0.1:0", "--json"],
+                stdout=subprocess.PIPE,
+                text=True,
             ) as service:
                 try:
                     assert service.stdout is not None

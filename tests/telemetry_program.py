@@ -78,9 +78,7 @@ async def use_service(reader: InMemoryMetricReader) -> Any:
     async with anyio.create_task_group() as group:
 
         async def run(*, task_status: anyio.abc.TaskStatus[Addresses]) -> None:
-            await serve(
-                "memory://served", grpc="127.0.0.1:0", http="127.0.0.1:0", task_status=task_status
-            )
+            await serve("memory://served", grpc="127.0.0.1:0", http="127.0.0.1:0", task_status=task_status)
 
         addresses = await group.start(run)
         store = f"intervalq://{addresses.grpc}"

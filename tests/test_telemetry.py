@@ -56,7 +56,7 @@ def test_metrics_count_what_happened(seen: dict[str, Any]) -> None:
 def test_jobs_are_spans_from_waiting_over_start_to_end(seen: dict[str, Any]) -> None:
     jobs = [span for span in seen["spans"] if span["name"] == names.JOB_SPAN]
     assert sorted(span["attributes"][names.QUEUE] for span in jobs) == [
-        "api:ada", "api:ada", "api:ada", "api:bob", "limited", "plain", "plain"
+        "api:ada", "api:ada", "api:ada", "api:bob", "limited", "plain", "plain", "served"
     ]  # fmt: skip
     assert all(span["events"] == [names.BEGAN] and span["ended"] for span in jobs)
     assert all(span["attributes"][names.TICKET] > 0 for span in jobs)

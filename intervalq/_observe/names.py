@@ -21,7 +21,9 @@ LATENESS: Final = Name("intervalq.lateness", "s", "From the slot of a job until 
 TASKS: Final = Name("intervalq.tasks", "{task}", "Durable tasks that were worked on, by outcome.")
 REQUESTS: Final = Name("intervalq.service.requests", "s", "Requests to the service, by verb and outcome.")
 WAITING: Final = Name(
-    "intervalq.service.waiting", "{request}", "Claims, slots and streams of wake-ups that wait in the service."
+    "intervalq.service.waiting",
+    "{request}",
+    "Claims, slots and streams of wake-ups that wait in the service.",
 )
 
 QUEUE: Final = "intervalq.queue"

@@ -1,4 +1,4 @@
-"""The types of commands and answers as JSON Schema: no stricter than what `values` reads, and as it writes."""
+"""The types of commands and answers as JSON Schema: no stricter than `values` reads, and as it writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Schemas:
     def __init__(self) -> None:
         self.parts: dict[str, Any] = {}
 
-    def of(self, hint: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0911 - any type, one case each
+    def of(self, hint: Any) -> dict[str, Any]:  # noqa: ANN401 - any type, one case each
         """The schema of a type."""
         if hint in _PLAIN:
             return _PLAIN[hint]

@@ -107,8 +107,8 @@ VERBS: Final = (
     Verb("/v1/queues", "QUEUES", Names, NAMES),
     Verb("/v1/ledgers", "LEDGERS", Names, NAMES),
 )
-"""All commands over HTTP: POST of the fields of a command, or GET of names. Queues have verbs of their own, by
-which the service waits for slots itself."""
+"""All commands over HTTP: POST of the fields of a command, or GET of names. Queues have other verbs there, by
+which the service waits for slots."""
 
 
 def answer_of(command: tasks.Command[A]) -> type[A]:

@@ -33,12 +33,12 @@ def waits(kind: Literal["claim", "slot", "stream"]) -> Iterator[None]:
 
 
 def measured(answer: Answer, verb: str | Callable[[Any], str]) -> Answer:
-    """The function of a method over gRPC with one answer. `verb`: its name, or what finds it for a request."""
+    """The function of a method over gRPC with one answer. `verb`: its name, or what tells it of a request."""
     found = telemetry()
     if found is None:
         return answer
 
-    async def told(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401 - any method's
+    async def told(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
         with _call(found, verb if isinstance(verb, str) else verb(request), context):
             return await answer(request, context)
 
@@ -84,9 +84,7 @@ def measure(route: Route) -> Route:
 
 
 @contextmanager
-def _call(
-    found: Telemetry, verb: str, context: grpc.aio.ServicerContext[Any, Any]
-) -> Iterator[None]:
+def _call(found: Telemetry, verb: str, context: grpc.aio.ServicerContext[Any, Any]) -> Iterator[None]:
     outcome, begun = "OK", time.perf_counter()
     try:
         yield

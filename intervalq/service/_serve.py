@@ -64,7 +64,7 @@ _NOBODY: Final = anyio.TASK_STATUS_IGNORED
 _NAMES: Final = (ENTROQ, REMOTE)
 """The services over gRPC that say that they are healthy."""
 _KEEPALIVE: Final = 15_000
-"""After so many milliseconds without a sign of life a client over gRPC is asked for one, and has as long for it."""
+"""Milliseconds of silence after which a client over gRPC is asked for a sign of life, and then may take."""
 _MAX_REQUESTS: Final = 20_000
 """The most requests over gRPC at a time, waiting ones included; further ones are refused."""
 
@@ -186,9 +186,8 @@ def _grpc_server(
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # clients see that a stream is dead
             # A client that is stopped answers no pings: its connection, and all that waits for it, ends.
             ("grpc.keepalive_time_ms", _KEEPALIVE),
-            ("grpc.keepalive_timeout_ms", _KEEPALIVE),
             ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.http2.ping_timeout_ms", _KEEPALIVE),
             ("grpc.server_handshake_timeout_ms", _KEEPALIVE),
         ],
         maximum_concurrent_rpcs=_MAX_REQUESTS,

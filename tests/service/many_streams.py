@@ -1,4 +1,4 @@
-"""A client that has many streams of wake-ups and waits for a task, says so, and is then stopped by its parent."""
+"""A client that has many streams of wake-ups and waits for a task; its parent stops it then."""
 
 from __future__ import annotations
 

@@ -7,24 +7,26 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import grpc.aio
 import httpx
 import pytest
 
+from intervalq._wire import intervalq_v1_pb2 as pb
 from intervalq.errors import StoreError
-from intervalq.rules import Hold, Resume
+from intervalq.rules import Advance, Hold, Resume, Settings
 from intervalq.service._refusal import Refusal
 from intervalq.service._remote import over_grpc
 from intervalq.service._remote.places import Places
 from intervalq.store import Waking, open_store
-from intervalq.tasks.rules import Begin, Insert, Modify, Session, Work
-from intervalq.tasks.store import Waking as TasksWaking
-from intervalq.tasks.store import open_task_store
+from intervalq.tasks.rules import Row, Worked
+from intervalq_stores.memory.tasks import MemoryTaskStore
 from service.grpc_client import GrpcClient
 from service.processes import Served
 from service.serving import serving
@@ -60,10 +62,8 @@ def sockets_of(service: Served) -> int:
     """How many sockets the process of a service has."""
     count = 0
     for each in Path(f"/proc/{service.process.pid}/fd").iterdir():
-        try:
-            count += os.readlink(each).startswith("socket:")
-        except FileNotFoundError:  # closed meanwhile
-            pass
+        with suppress(FileNotFoundError):  # closed meanwhile
+            count += str(each.readlink()).startswith("socket:")
     return count
 
 
@@ -82,11 +82,12 @@ async def test_a_stopped_client_keeps_nobody_from_listening(tmp_path: Path) -> N
             await opened(stack.enter_context, client)
             store = open_store(f"intervalq://{address}")
             assert isinstance(store, Waking)
+            await store.apply("q", Advance(settings=Settings(1_000), attach=True, nonce="n"))
             await store.apply("q", Hold())
             async with AsyncExitStack() as listening:
-                for number in range(over_grpc.MAX_LISTENING // 2):
-                    heard = await listening.enter_async_context(store.wakeups("q" if not number else f"p{number}"))
-                    woken = heard if not number else woken
+                woken = await listening.enter_async_context(store.wakeups("q"))
+                for number in range(over_grpc.MAX_LISTENING // 2 - 1):
+                    await listening.enter_async_context(store.wakeups(f"p{number}"))
                 with pytest.raises(StoreError, match="too many clients listen"):
                     async with store.wakeups("r"):
                         pass
@@ -159,53 +160,76 @@ async def test_answers_that_nobody_takes_are_thrown_away(hasty: Served) -> None:
     """Eight clients ask for 16 MB and read nothing; one that reads slowly gets all of it."""
     assert hasty.http is not None
     async with httpx.AsyncClient(base_url=f"http://{hasty.http}", timeout=60) as client:
-        for each in range(16):
-            task = {"queue": "large", "id": f"{each}", "value": "x" * 1_000_000}
-            answer = await client.post("/api/v0/modify", json={"inserts": [task]})
-            assert answer.status_code == 200
+        for part in range(8):
+            tasks = [{"queue": "large", "id": f"{part}-{each}", "value": "x" * 250_000} for each in range(8)]
+            answer = await client.post("/api/v0/modify", json={"inserts": tasks})
+            assert answer.status_code == 200, answer.text
     before = sockets_of(hasty)
-    head = b"GET /api/v0/tasks%s?queue=large HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    body = b'{"queue": "large"}'
+    select = b"POST /v1/tasks/select HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
+    stream = b"GET /api/v0/tasks/stream?queue=large HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with ExitStack() as stack:
-        for each in range(9):
+        for sent, room in ((stream, 16_384), *((select, 16_384),) * 7, (select, 262_144)):
             reader = stack.enter_context(socket.socket())
-            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
             reader.connect(_place(hasty.http))
-            reader.sendall(head % (b"/stream" if each % 2 else b""))
+            reader.sendall(sent)
         taken = 0
         reader.setblocking(False)
         with anyio.fail_after(60):
             while taken < 16_000_000:
                 await anyio.wait_readable(reader)
-                taken += len(part := reader.recv(1_000_000))
-                assert part, f"cut off after {taken} bytes"
+                taken += len(got := reader.recv(1_000_000))
+                assert got, f"cut off after {taken} bytes"
                 await anyio.sleep(0.001)
         await back_to(hasty, before + 1)
+
+
+class Generous(MemoryTaskStore):
+    """A store that hands tasks over to one session without end."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.ended = anyio.Event()
+
+    @asynccontextmanager
+    async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
+        async def woken() -> Worked:
+            await (anyio.lowlevel.checkpoint() if session == "s" else anyio.sleep_forever())
+            return Worked(claimed=(Row("t", 1, "q", 0, f'"{"x" * 100_000}"', session=session),))
+
+        try:
+            yield woken
+        finally:
+            if session == "s":
+                self.ended.set()
 
 
 async def test_wake_ups_that_nobody_takes_end_their_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that answers pings, but reads nothing: tasks that are handed over to it fill its stream."""
+    """The client answers pings, but reads nothing, so that its stream fills up."""
     monkeypatch.setattr(over_grpc, "_PATIENCE", 0.2)
-    async with serving(f"memory://{tmp_path}") as address:
-        store = open_task_store(f"intervalq://{address}")
-        assert isinstance(store, TasksWaking)
-        await store.apply(Begin(Session("s", expiry=10**10)))
-        async with grpc.aio.insecure_channel(address) as channel:
-            stream = channel.unary_stream(
-                "/intervalq.v1.Store/Listen",
-                request_serializer=over_grpc.Subject.SerializeToString,
-                response_deserializer=over_grpc.Wakeup.FromString,
-            )(over_grpc.Subject(version=1, kind=over_grpc.TASKS, name="s"))
-            await stream.read()
-            with anyio.fail_after(60):
-                for number in range(1_000):
-                    await store.apply(Work("s", queues=("q",), limit=10, idle=True))
-                    await store.apply(Modify(inserts=(Insert("q", f'"{"x" * 300_000}"', f"{number}"),)))
-                    if stream.done():
-                        break
-            assert stream.done()
-        await store.aclose()
+    store = Generous(f"memory://{tmp_path}")
+    async with serving(store) as address, grpc.aio.insecure_channel(address) as channel:
+        stream = channel.unary_stream(
+            "/intervalq.v1.Store/Listen",
+            request_serializer=pb.Subject.SerializeToString,
+            response_deserializer=pb.Wakeup.FromString,
+        )(pb.Subject(version=1, kind=pb.TASKS, name="s"))
+        await stream.read()
+        with anyio.fail_after(60):
+            await store.ended.wait()
+            with pytest.raises(grpc.aio.AioRpcError, match="others listen"):
+                await to_the_end(stream)
+
+
+async def to_the_end(stream: grpc.aio.UnaryStreamCall[Any, pb.Wakeup]) -> None:
+    while await stream.read() is not grpc.aio.EOF:
+        pass
 
 
 def _place(address: str) -> tuple[str, int]:

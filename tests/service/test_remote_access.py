@@ -90,13 +90,12 @@ def ledger(command: Any) -> Try:
     return attempt
 
 
-def schedule(*swap: str | None) -> Try:
+def schedule(*swap: Any) -> Try:
     async def attempt(url: str) -> object:
         store: Any = HttpStore(url) if url.startswith("http:") else open_store(url)
-        command = SwapSchedule("mine", *swap) if swap else ReadSchedules(("mine",))
         try:
             if isinstance(store, HttpStore):
-                return await store.apply(command)
+                return await store.apply(SwapSchedule("mine", *swap) if swap else ReadSchedules(("mine",)))
             if swap:
                 return await scheduling(store).swap_schedule("mine", *swap)
             return await scheduling(store).read_schedules(["mine"])
@@ -150,7 +149,9 @@ TRIES: Final[list[tuple[str, Try, set[str]]]] = [
     ("no schedule", schedule("2", None), {"delete"}),
 ]
 
-TRIES_OVER_HTTP: Final = [each for each in TRIES if each[1].__qualname__.split(".")[0] in {"task", "ledger", "schedule"}]
+TRIES_OVER_HTTP: Final = [
+    each for each in TRIES if each[1].__qualname__.split(".")[0] in {"task", "ledger", "schedule"}
+]
 
 
 def access_of(rules: dict[str, list[tuple[str, list[str]]]]) -> str:
@@ -211,7 +212,10 @@ async def test_lists_show_what_the_caller_may_read(tmp_path: Path) -> None:
             await texts.aclose()
     async with served(f"memory://{tmp_path}", access=str(access)) as addresses:
         for name, seen in (("ann", ["a1"]), ("bob", [])):
-            url, http = url_of(name, addresses.grpc or ""), HttpStore(f"http://token of {name}@{addresses.http}")
+            url, http = (
+                url_of(name, addresses.grpc or ""),
+                HttpStore(f"http://token of {name}@{addresses.http}"),
+            )
             store, rows = open_store(url), open_ledger_store(url)
             assert await store.names() == await http.names("queues") == await http.names("ledgers") == seen
             await http.aclose()

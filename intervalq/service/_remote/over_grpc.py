@@ -77,23 +77,38 @@ class Remote:
             caller = caller_of(self._access, context)
             listening = await _listening(self._stores, subject, caller)
             over = asyncio.Event()
+            if self._closed:
+                over.set()
             with self._listening.place(sender_of(self._access, context), over.set), waits("stream"):
                 async with listening as woken:
-                    await _told(context, Wakeup())
-                    while not self._closed and (found := await _next(woken, over)) is not None:
-                        await _told(context, Wakeup(handed=found[0]))
+                    late = await _pass_on(context, woken, over)
+            if late is not None:
+                await late  # nothing can overtake it
             if not self._closed:
-                raise Refusal(Code.RESOURCE_EXHAUSTED, "others listen instead: poll, and try again later")
+                await abort(
+                    context, Refusal(Code.RESOURCE_EXHAUSTED, "others listen instead: poll meanwhile")
+                )
         except (Refusal, IntervalqError) as error:
             await abort(context, error)
 
 
-async def _told(context: grpc.aio.ServicerContext[Any, Any], wakeup: Wakeup) -> None:
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            await context.write(wakeup)
-    except TimeoutError:
-        raise Refusal(Code.DEADLINE_EXCEEDED, "the client takes no wake-ups") from None
+async def _pass_on(
+    context: grpc.aio.ServicerContext[Any, Any], woken: Callable[[], Awaitable[bytes]], over: asyncio.Event
+) -> asyncio.Future[None] | None:
+    """Send wake-ups until it is over (None), or until the client doesn't take one, which is returned."""
+    found: tuple[bytes] | None = (b"",)
+    while found is not None:
+        sent = asyncio.ensure_future(context.write(Wakeup(handed=found[0])))
+        try:
+            await asyncio.wait([sent], timeout=_PATIENCE)
+        except asyncio.CancelledError:
+            sent.cancel()
+            raise
+        if not sent.done():
+            return sent
+        await sent
+        found = None if over.is_set() else await _next(woken, over)
+    return None
 
 
 def _verb_of(step: Step) -> str:
@@ -104,7 +119,11 @@ def _verb_of(step: Step) -> str:
 
 
 _OP: Final = b'{"op":"'
-_COMMANDS: Final = frozenset(one.__name__ for kind in (verbs.QUEUES, verbs.TASKS, verbs.LEDGERS, verbs.SCHEDULES) for one in get_args(kind))
+_COMMANDS: Final = frozenset(
+    one.__name__
+    for kind in (verbs.QUEUES, verbs.TASKS, verbs.LEDGERS, verbs.SCHEDULES)
+    for one in get_args(kind)
+)
 
 Woken = Callable[[], Awaitable[Any]]
 

@@ -31,7 +31,7 @@ def routes(stores: Stores, access: Access | None) -> list[Route]:
 
 
 def paths_of(schemas: Schemas) -> dict[str, Any]:
-    """The operations for the OpenAPI document, by path; the schemas that they refer to are added to `schemas`."""
+    """The operations for the OpenAPI document, by path; what they refer to is added to `schemas`."""
     return {verb.path: {_method(verb).lower(): _operation(verb, schemas)} for verb in VERBS}
 
 
@@ -43,18 +43,30 @@ def _endpoint(stores: Stores, access: Access | None, verb: Verb) -> Callable[[Re
     async def answer(request: Request) -> Response:
         try:
             caller = caller_of(access, request)
-            if request.query_params:
-                raise Refusal(Code.INVALID_ARGUMENT, "there are no parameters here: give fields in the body")
-            command = loads(verb.command, await body_of(request) or b"{}")
+            command = await _command(request, verb)
             name = request.path_params.get("name", "")
-            done = await while_connected(request, steps.do(stores, Kind.Value(verb.kind), name, command, caller))
-        except MalformedValue as error:
-            return refused(Refusal(Code.INVALID_ARGUMENT, str(error)))
+            done = await while_connected(
+                request, steps.do(stores, Kind.Value(verb.kind), name, command, caller)
+            )
         except (Refusal, IntervalqError) as error:
             return refused(error)
         return Response(status_code=204) if verb.answer is NoneType else Response(done, media_type=_JSON)
 
     return answer
+
+
+async def _command(request: Request, verb: Verb) -> Any:  # noqa: ANN401 - of the verb
+    """What a client asks for.
+
+    Raises:
+        Refusal: it is malformed.
+    """
+    if request.query_params:
+        raise Refusal(Code.INVALID_ARGUMENT, "there are no parameters here: give fields in the body")
+    try:
+        return loads(verb.command, await body_of(request) or b"{}")
+    except MalformedValue as error:
+        raise Refusal(Code.INVALID_ARGUMENT, str(error)) from error
 
 
 def _operation(verb: Verb, schemas: Schemas) -> dict[str, Any]:

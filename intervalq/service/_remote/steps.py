@@ -75,7 +75,7 @@ async def do(
     if now is not None:
         await need(caller, [rights.CLOCK])
     if kind == QUEUES:
-        return await _queue(stores, name, command, caller, known, now)
+        return await _queue(stores, name, command, caller, known=known, now=now)
     return await _DO[kind](stores, name, command, caller, now)
 
 
@@ -104,6 +104,7 @@ async def _queue(
     name: str,
     command: Command | Names,
     caller: Caller,
+    *,
     known: Common | None,
     now: int | None,
 ) -> bytes:
