@@ -57,7 +57,7 @@ TYPICAL: Final = ("intervalq.rules", "intervalq.tasks._worker.one_by_one")
 
 OF_RULES: Final = ("rules", "rules_laws", "rules_late", "rules_limits")
 OF_SHARD: Final = (
-    "planner", "planner_properties", "line", "slots", "store_time", "shard", "shard_parts",
+    "planner", "planner_properties", "wait_queue", "slots", "store_time", "shard", "shard_parts",
     "shard_questions", "shard_trouble", "shard_alone", "shard_accounts", "shard_costs", "shard_memory",
     "waiting_jobs", "wasted_slots",
     "lost_slots", "trips", "near_and_far", "unaware", "ready", "handle", "late_in_a_run",

@@ -33,11 +33,11 @@ def record(settings: Settings, **fields: Any) -> State:
     return State(settings=settings, **usual | fields)
 
 
-def line_of(jobs: list[Waiter]) -> WaitQueue:
-    line = WaitQueue()
+def queue_of(jobs: list[Waiter]) -> WaitQueue:
+    queue = WaitQueue()
     for waiter in jobs:
-        line.add(waiter)
-    return line
+        queue.add(waiter)
+    return queue
 
 
 def grants_of(tickets: list[Slot], granted: list[Slot]) -> Grants:
@@ -66,7 +66,7 @@ def situation(
         at=AT,
         state=state,
         time=known_time(),
-        line=line_of([Waiter() for _ in range(jobs)] if isinstance(jobs, int) else jobs),
+        wait_queue=queue_of([Waiter() for _ in range(jobs)] if isinstance(jobs, int) else jobs),
         grants=grants_of(tickets or [], granted or []),
         **{"lookahead": 16} | others,
     )

@@ -51,7 +51,7 @@ def situations(draw: st.DrawFn) -> Situation:
 
 
 def is_due(now: Situation, slot: Slot) -> bool:
-    state, first = now.state, now.line.first()
+    state, first = now.state, now.wait_queue.first()
     assert state is not None
     if state.held_since is not None:
         return not state.held_until and slot.ticket in state.running
@@ -89,10 +89,10 @@ def test_no_more_is_taken_than_the_lookahead_allows_or_jobs_wait(now: Situation)
         if taken and now.lookahead is not None:
             most = max(2, now.lookahead)
             assert taken <= most
-            if not now.line.mixed:  # otherwise tickets that are too cheap are passed over
+            if not now.wait_queue.mixed:  # otherwise tickets that are too cheap are passed over
                 assert waiting + taken <= now.lookahead
                 assert now.grants.granted_count + len(decision.slots) + waiting + taken <= most
-        jobs = [waiter.cost for waiter in now.line.in_order()]
+        jobs = [waiter.cost for waiter in now.wait_queue.in_order()]
         needed = decision.costs[: taken - decision.speculative]
         places = iter(jobs)
         assert all(cost in places for cost in needed), "costs are those of jobs, in their order"
@@ -112,6 +112,6 @@ def test_an_instant_to_wait_for_is_one_at_which_there_is_something_to_ask(now: S
 
 @given(situations())
 def test_to_plan_changes_nothing(now: Situation) -> None:
-    before = ([*now.grants.tickets], now.grants.granted_count, now.line.waiting)
+    before = ([*now.grants.tickets], now.grants.granted_count, now.wait_queue.waiting)
     assert plan(now) == plan(now)
-    assert before == ([*now.grants.tickets], now.grants.granted_count, now.line.waiting)
+    assert before == ([*now.grants.tickets], now.grants.granted_count, now.wait_queue.waiting)

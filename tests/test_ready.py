@@ -102,7 +102,7 @@ def test_run_takes_slots_that_are_ready_as_well(backend: str) -> None:
     with_ready(scenario, backend)
 
 
-def test_nothing_is_ready_while_somebody_waits_in_line() -> None:
+def test_nothing_is_ready_while_somebody_waits() -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
         ahead = granted(shard)
         shard.enter(first := Waiter())
@@ -196,7 +196,7 @@ def test_a_slot_can_not_be_entered_twice(ready: bool) -> None:
     with_ready(scenario)
 
 
-def test_jobs_that_need_more_than_one_slot_wait_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_need_more_than_one_slot_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(store: FarStore, queue: IntervalQueue, shard: Shard) -> None:
         ahead, costs = granted(shard), []
         enter = shard.enter
@@ -241,7 +241,7 @@ async def test_with_a_limit_the_slot_of_a_job_that_went_away_is_the_next_ones_an
         shard.enter(waiter)
     await waiters[0].wait(wakers()())
     for waiter in waiters[1:]:
-        shard.line.remove(waiter)
+        shard.wait_queue.remove(waiter)
     assert len(granted(shard)) > 1
     assert shard.dispatcher.accept(waiters[0]) is not None
     async with queue.slot() as slot:

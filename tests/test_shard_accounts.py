@@ -30,7 +30,7 @@ def released(store: FarStore) -> set[int]:
 
 @BACKENDS
 @in_virtual_time
-async def test_a_slot_is_refused_to_whoever_is_not_first_in_line(backend: str) -> None:
+async def test_a_slot_is_refused_to_whoever_is_not_first(backend: str) -> None:
     """Tasks may run in any order; those that are woken together still begin in the order of the queue."""
     shard = shard_on(FarStore(), Settings(interval=SECOND, burst=2))
     first, second = Waiter(), Waiter(early=1_000)
@@ -40,7 +40,7 @@ async def test_a_slot_is_refused_to_whoever_is_not_first_in_line(backend: str) -
         await checkpoint()
     assert shard.dispatcher.accept(second) is None
     assert shard.dispatcher.accept(first) is not None
-    assert len(shard.line) == 1
+    assert len(shard.wait_queue) == 1
     assert shard.dispatcher.accept(second) is not None
 
 
@@ -116,7 +116,7 @@ async def test_jobs_that_failed_are_out_of_line_and_their_slots_forgotten(backen
     assert len(shard.grants.tickets) == 3
     store.is_down = True
     await anyio.sleep(200)
-    assert not shard.line
+    assert not shard.wait_queue
     assert not shard.has_slots()
     assert not shard.conversation.runs
     assert all(isinstance(waiter.error, StoreUnavailable) for waiter in waiters)

@@ -149,7 +149,7 @@ async def test_a_closed_shard_takes_no_new_jobs(backend: str, drain: bool) -> No
         await shard.slot(Waiter(again=True))
 
 
-async def line_of(shard: Shard, jobs: int, ended: list[object]) -> None:
+async def jobs_of(shard: Shard, jobs: int, ended: list[object]) -> None:
     """A number of waiting jobs, each of which records its outcome."""
     async with anyio.create_task_group() as group:
 
@@ -174,7 +174,7 @@ async def test_when_closing_returns_all_tickets_are_back(backend: str, before: i
         await shard.slot(Waiter())
         await anyio.sleep(5)
     async with anyio.create_task_group() as group:
-        group.start_soon(line_of, shard, 8, ended)
+        group.start_soon(jobs_of, shard, 8, ended)
         await anyio.sleep(0.5)
         assert await outstanding(store) == 7
         began = anyio.current_time()
@@ -196,7 +196,7 @@ def test_closing_in_a_pause(backend: str, drain: bool) -> None:
         await shard.slot(Waiter())
         await shard.command(Hold())
         async with anyio.create_task_group() as group:
-            group.start_soon(line_of, shard, 2, ended)
+            group.start_soon(jobs_of, shard, 2, ended)
             await anyio.sleep(33.3)
             began = anyio.current_time()
             if drain:

@@ -166,7 +166,7 @@ async def test_a_shard_never_has_more_slots_than_its_lookahead_allows(
         for _ in range(20):
             group.start_soon(shard.slot, Waiter())
         await anyio.sleep(0.001)
-        while shard.line:
+        while shard.wait_queue:
             most = max(most, len([*shard.grants.coming()]))
             await anyio.sleep(0.001)
     assert most <= max(2, lookahead)

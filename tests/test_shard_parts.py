@@ -26,63 +26,63 @@ class Counted(WaitQueue):
         super()._sweep()
 
 
-def kept(line: WaitQueue) -> int:
-    return sum(len(rank) for rank in line._ranks.values())
+def kept(queue: WaitQueue) -> int:
+    return sum(len(rank) for rank in queue._ranks.values())
 
 
 def test_a_line_is_swept_seldom_and_keeps_few_that_have_left() -> None:
-    line = Counted()
+    queue = Counted()
     waiters = [Waiter() for _ in range(1_000)]
     for waiter in waiters:
-        line.add(waiter)
-    assert kept(line) == 1_000
+        queue.add(waiter)
+    assert kept(queue) == 1_000
     for waiter in waiters[:100]:
-        line.remove(waiter)
-        line.first()
-    assert kept(line) == 900
-    assert line.sweeps == 0, "those in front go as they come up"
+        queue.remove(waiter)
+        queue.first()
+    assert kept(queue) == 900
+    assert queue.sweeps == 0, "those in front go as they come up"
     for waiter in reversed(waiters[101:]):
-        line.remove(waiter)
-        assert kept(line) <= max(64, 2 * line.waiting + 2)
-    assert 1 <= line.sweeps <= 5
-    assert list(line.in_order()) == [waiters[100]]
+        queue.remove(waiter)
+        assert kept(queue) <= max(64, 2 * queue.waiting + 2)
+    assert 1 <= queue.sweeps <= 5
+    assert list(queue.in_order()) == [waiters[100]]
 
 
 def test_a_short_line_is_not_swept() -> None:
-    line = Counted()
+    queue = Counted()
     waiters = [Waiter() for _ in range(60)]
     for waiter in waiters:
-        line.add(waiter)
+        queue.add(waiter)
     for waiter in waiters[1:]:
-        line.remove(waiter)
-    assert line.sweeps == 0
+        queue.remove(waiter)
+    assert queue.sweeps == 0
 
 
 def test_after_a_sweep_the_order_is_what_it_was_and_new_jobs_find_their_place() -> None:
-    line = Counted()
+    queue = Counted()
     urgent = [Waiter(priority=9) for _ in range(62)]
     jobs = [Waiter(priority=n % 3) for n in range(60)]
     for waiter in urgent + jobs:
-        line.add(waiter)
+        queue.add(waiter)
     for waiter in urgent:
-        line.remove(waiter)
-    assert line.sweeps == 1
-    assert [rank[0].order[0] for rank in line._in_order] == [-2, -1, 0]
-    line.add(late := Waiter(priority=1))
-    line.add(again := Waiter(priority=9))
+        queue.remove(waiter)
+    assert queue.sweeps == 1
+    assert [rank[0].order[0] for rank in queue._in_order] == [-2, -1, 0]
+    queue.add(late := Waiter(priority=1))
+    queue.add(again := Waiter(priority=9))
     expected = sorted([*jobs, late, again], key=lambda waiter: waiter.order)
-    assert list(line.in_order()) == expected
-    assert line.first() is again
-    assert len(line) == 62
+    assert list(queue.in_order()) == expected
+    assert queue.first() is again
+    assert len(queue) == 62
 
 
 def test_the_line_remembers_that_a_job_needed_more_than_one_slot() -> None:
-    line = WaitQueue()
-    line.add(Waiter())
-    assert not line.mixed
-    line.add(dear := Waiter(cost=2))
-    line.remove(dear)
-    assert line.mixed
+    queue = WaitQueue()
+    queue.add(Waiter())
+    assert not queue.mixed
+    queue.add(dear := Waiter(cost=2))
+    queue.remove(dear)
+    assert queue.mixed
 
 
 def coming(shard: Shard, costs: list[int], waiters: list[Waiter]) -> list[int | None]:
@@ -91,7 +91,7 @@ def coming(shard: Shard, costs: list[int], waiters: list[Waiter]) -> list[int | 
     shard.grants.granted.append(GrantRange(tickets[0], held_total=0, steps=0))
     shard.grants.tickets.extend(tickets[1:])
     for waiter in waiters:
-        shard.line.add(waiter)
+        shard.wait_queue.add(waiter)
     expected = [shard.expected(waiter) for waiter in waiters]
     return [None if slot is None else slot.ticket for slot in expected]
 

@@ -1,4 +1,4 @@
-"""Runs one job, from its place in line to its result: attempts, pauses between them, cool-downs."""
+"""Runs one job, from its place in the wait queue to its result: attempts, pauses between them, cool-downs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def _attempt(
 
 
 def start(queue: Queue, function: Callable[..., Any], args: tuple[Any, ...], plan: Plan) -> RunningJob[Any]:
-    """Put a job in line, and start it in the background when its slot has come."""
+    """Add a job to the wait queue, and start it in the background when its slot has come."""
     refuse_called(function)
     call = partial(undecorated(queue, function), *args)
     in_thread = not is_async(call)
@@ -156,7 +156,7 @@ def settle_by(
 
 
 def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
-    """Give back a slot for which a thread came too late; the job keeps its place in line.
+    """Give back a slot for which a thread came too late; the job keeps its place in the wait queue.
 
     A thread that got its slot early slept for too long, and might do so each time: it gets the next slot once
     that has come, so that it need not sleep. If it is too late again, it took that long to run, and gets the

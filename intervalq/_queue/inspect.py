@@ -165,7 +165,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         next_slot=None if is_held else max(next_slot, answer.now) / 1e6,
         now=answer.now / 1e6,
         generation=state.generation,
-        waiting=len(shard.line),
+        waiting=len(shard.wait_queue),
         begun=shard.begun,
         given_up=shard.given_up,
         causes={cause: count for cause, count in shard.dispatcher.skipped.items() if count},

@@ -30,7 +30,7 @@ class Plan:
     settle: Settle[Any] | None = None
 
     def waiter(self, *, in_thread: bool = False, again: bool = False) -> Waiter:
-        """A place in line."""
+        """A place in the wait queue."""
         early = EARLY if in_thread else 0
         waiter = Waiter(self.priority, self.cost, early, in_thread=in_thread, again=again, units=self.units)
         if self.timeout is not None:

@@ -43,7 +43,7 @@ class Queue(Protocol):
         ...
 
     async def _acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
-        """Wait in line for a slot, at most `timeout` seconds (None: without limit)."""
+        """Wait for a slot, at most `timeout` seconds (None: without limit)."""
         ...
 
     async def _refused(self, grant: Grant, seconds: float) -> None:

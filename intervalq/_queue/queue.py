@@ -58,7 +58,7 @@ class IntervalQueue(Maps, Control):
         burst: how many jobs may begin at once after an idle time; 1, the default, is strict spacing.
         lookahead: how many of this handle's waiting jobs hold a ticket. A process that dies leaves at most
             this many slots empty. None: all of them. 1: handles take turns, whatever their backlog. The
-            default, 16, keeps a busy handle in line and a dead one cheap.
+            default, 16, keeps a busy handle supplied and a dead one cheap.
         tolerance: how late after its slot a job may begin; for a later job, the slot moves, or the job takes
             a new one. So starts are at least `interval - tolerance` apart. None: a tenth of the interval,
             times the burst.
@@ -289,7 +289,7 @@ class IntervalQueue(Maps, Control):
         return replace(self._plan(priority, cost), timeout=max(seconds, _ANSWER), within=seconds)
 
     async def _acquire(self, waiter: Waiter, timeout: float | None) -> tuple[Shard, Grant]:
-        """Wait in line for a slot, at most `timeout` seconds (None: without limit)."""
+        """Wait for a slot, at most `timeout` seconds (None: without limit)."""
         shard = self._shard()
         if HOLDING.get() and (held := held_here()):
             async with waiting(shard, held, ends=timeout is not None):

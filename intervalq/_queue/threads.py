@@ -25,7 +25,7 @@ LATE: Final = object()
 class WaitingThreads:
     """The threads that wait for slots, so that closing can wait until their jobs have begun.
 
-    A slot is handed out before it comes, and a thread that wakes too late for it goes back in line.
+    A slot is handed out before it comes, and a thread that wakes too late for it goes back to the wait queue.
     """
 
     def __init__(self) -> None:

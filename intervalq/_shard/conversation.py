@@ -48,7 +48,7 @@ class Conversation:
     Args:
         clock: the process's own clock.
         connection: the connection to the record.
-        line: the waiting jobs.
+        wait_queue: the waiting jobs.
         grants: the shard's slots.
         time: the store's clock.
         leases: notes slots that won't be used.
@@ -64,7 +64,7 @@ class Conversation:
         *,
         clock: Clock,
         connection: Connection,
-        line: WaitQueue,
+        wait_queue: WaitQueue,
         grants: Grants,
         time: StoreTime,
         leases: Leases,
@@ -80,7 +80,7 @@ class Conversation:
         """Whether jobs are kept waiting, without requests for them, until the shard is started."""
         self._queue, self._store = connection.queue, connection.store
         self._clock, self._connection = clock, connection
-        self._line, self._grants, self._time = line, grants, time
+        self._wait_queue, self._grants, self._time = wait_queue, grants, time
         self._leases, self._dispatcher, self._deadlines = leases, dispatcher, deadlines
         self._answers = Answers(grants, time, leases, dispatcher, connection.store)
         self._warnings = Warnings(self._queue, self._store.url)
@@ -99,7 +99,7 @@ class Conversation:
 
     def someone_waits(self) -> None:
         """Note that a job began to wait."""
-        if self._line.waiting == 1:
+        if self._wait_queue.waiting == 1:
             self._returning.came(self._time, self._connection.state, self._clock.now())
         self.begin()
 
@@ -155,13 +155,13 @@ class Conversation:
     def changed(self) -> None:
         """Plan again, because a job began or slots changed."""
         self._asking.wake()
-        if not self._line.waiting or self._grants.tickets:
+        if not self._wait_queue.waiting or self._grants.tickets:
             self._parked.wake()
 
     async def _drive(self) -> None:
         """Run from the first waiting job until none waits."""
         try:
-            while self._line or self._grants or self.settlements.at < FOREVER:
+            while self._wait_queue or self._grants or self.settlements.at < FOREVER:
                 try:
                     await self._talk()
                 except Exception as trouble:  # noqa: BLE001 - after any error, nobody may wait for ever
@@ -183,7 +183,7 @@ class Conversation:
         while True:
             await checkpoint()  # jobs that are added in one turn of the event loop share one request
             try:
-                if not self._line:
+                if not self._wait_queue:
                     if not await self._wind_down():
                         return
                 elif not await self._check_clock():
@@ -231,9 +231,9 @@ class Conversation:
         """Wait before the next attempt after an error of the store, or give up."""
         now, attached = self._clock.now(), self._connection.attached
         self._dispatcher.away = now
-        if self.outage.began(now) and attached and self._line:
+        if self.outage.began(now) and attached and self._wait_queue:
             log.warning("queue %r: jobs wait for the store: %s", self._queue, error)
-        waits = self._line or (self.settlements and not self._is_closed())
+        waits = self._wait_queue or (self.settlements and not self._is_closed())
         if not attached or not waits or self.outage.is_over(now):
             raise error
         await self._parked.until(self.outage.again(now))
@@ -254,11 +254,11 @@ class Conversation:
     def _situation(self) -> Situation:
         turn = turn_of(self._store, self._grants, self._connection.state)
         return Situation(
-            at=self._clock.now(), state=turn.state, time=self._time, line=self._line, grants=self._grants,
-            lookahead=self._lookahead, began=self._dispatcher.begun - self._counted, turn=turn.size,
-            apart=self._dispatcher.last.apart(self._connection.state), returns=self._returning.is_likely,
-            settles=self.settlements.are_usual, counted=self._connection.counted, behind=turn.behind,
-            is_placed=turn.is_placed, looks=self._looks,
+            at=self._clock.now(), state=turn.state, time=self._time, wait_queue=self._wait_queue,
+            grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
+            turn=turn.size, apart=self._dispatcher.last.apart(self._connection.state),
+            returns=self._returning.is_likely, settles=self.settlements.are_usual,
+            counted=self._connection.counted, behind=turn.behind, is_placed=turn.is_placed, looks=self._looks,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
@@ -389,10 +389,10 @@ class Conversation:
                     await self._ask(self._advance(decision), decision.speculative)
                 else:
                     await self._report()
-                if not self._connection.is_held or not self._line:
+                if not self._connection.is_held or not self._wait_queue:
                     return
                 await self._parked.until(listener.next_look(self._time, self._connection.state))
-                if not self._line or listener.is_in_vain:
+                if not self._wait_queue or listener.is_in_vain:
                     return
         finally:
             listener.stop()

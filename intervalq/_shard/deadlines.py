@@ -35,7 +35,7 @@ class Deadlines:
     Args:
         clock: the process's own clock.
         connection: has the record, as the last answer showed it.
-        line: the waiting jobs.
+        wait_queue: the waiting jobs.
         grants: the shard's slots.
         time: the store's clock.
         send: sends a command to the queue's record.
@@ -46,14 +46,14 @@ class Deadlines:
         *,
         clock: Clock,
         connection: Connection,
-        line: WaitQueue,
+        wait_queue: WaitQueue,
         grants: Grants,
         time: StoreTime,
         send: Callable[[Command], Awaitable[Answer]],
     ) -> None:
         self._clock = clock
         self._connection = connection
-        self._line = line
+        self._wait_queue = wait_queue
         self._grants = grants
         self._time = time
         self._send = send
@@ -70,7 +70,7 @@ class Deadlines:
         if state is None and key is not None:
             state = key.common  # a new key waits only for the others
         if state is None:
-            return None if self._line.waiting or not self._time.clock.known else 0.0
+            return None if self._wait_queue.waiting or not self._time.clock.known else 0.0
         if state.held_since is not None and (state.full or state.held_until >= FOREVER):
             return None
         added = Waiter(-waiter.order[0], waiter.cost, units=waiter.units)
@@ -80,18 +80,18 @@ class Deadlines:
         """Note the deadline of a job that must begin within a time."""
         if waiter.latest is None and waiter.within is not None:
             waiter.latest = self._clock.now() + waiter.within
-            self._line.has_deadlines = True
+            self._wait_queue.has_deadlines = True
 
     def refuse_behind_own(self, waiter: Waiter) -> bool:
-        """Refuse a job that is about to join the line if slots of this shard alone show that it is late."""
+        """Refuse a job that is about to wait if slots of this shard alone show that it is late."""
         at = self._clock.now()
         state, slots = self._record(at), self._grants.granted_count + len(self._grants.tickets)
-        behind = self._line.waiting - slots
-        is_last = not self._line.has_behind(waiter.order)
+        behind = self._wait_queue.waiting - slots
+        is_last = not self._wait_queue.has_behind(waiter.order)
         if waiter.latest is None or state is None or not slots or not is_last or self._void(state):
             return False
         if behind < 0:
-            if self._line.mixed or waiter.cost > 1 or waiter.units:
+            if self._wait_queue.mixed or waiter.cost > 1 or waiter.units:
                 return False  # it may need a slot of its own
             due = self._next_due(waiter, state, at)
         else:
@@ -104,7 +104,7 @@ class Deadlines:
         return True
 
     async def refuse_early(self, waiter: Waiter) -> None:
-        """Refuse a job that would begin too late, before it joins the line and takes a ticket.
+        """Refuse a job that would begin too late, before it waits and takes a ticket.
 
         Otherwise, processes with more jobs than the queue's pace allows would waste slots: a ticket that is
         given back leaves its slot empty if others took tickets after it.
@@ -141,12 +141,12 @@ class Deadlines:
         """After an answer: refuse the jobs whose tickets turn out to have slots that come too late."""
         at = self._clock.now()
         state = self._record(at)
-        if state is None or not self._line.has_deadlines:
+        if state is None or not self._wait_queue.has_deadlines:
             return
         late: list[Waiter] = []
         slots = [*self._coming(state)]
         used, free, soonest = 0, self._behind(state, at), at + self._time.notice(at)
-        for waiter in self._line.in_order():
+        for waiter in self._wait_queue.in_order():
             place = next((i for i in range(used, len(slots)) if waiter.fits(slots[i])), None)
             if place is not None:
                 due = slots[place].due
@@ -164,7 +164,7 @@ class Deadlines:
             else:
                 used = place + 1
         for waiter in late:
-            self._line.remove(waiter)
+            self._wait_queue.remove(waiter)
         for waiter in late:
             waiter.error = self._error(waiter)
             waiter.wake()
@@ -252,7 +252,7 @@ class Deadlines:
         )
 
     def _behind(self, state: State, at: int) -> NextSlots:
-        """The line behind the last ticket. While the queue is held, units come back to the limits."""
+        """The slots behind the last ticket. While the queue is held, units come back to the limits."""
         since = state.held_since
         if since is None or not state.settings.limits:
             return NextSlots(state, self._free(state, at))
@@ -261,19 +261,19 @@ class Deadlines:
         return NextSlots(after, self._free(held, at))
 
     def _next_due(self, waiter: Waiter, state: State, at: int, *, another: bool = False) -> int:
-        """The slot, on the queue's clock, of a job that joins the line now; `another`: of a second one."""
-        line, grants, step = self._line, self._grants, state.settings.interval
+        """The slot, on the queue's clock, of a job that begins to wait now; `another`: of a second one."""
+        waiters, grants, step = self._wait_queue, self._grants, state.settings.interval
         coming, ahead = self._coming(state), list[Waiter]()
-        if line.mixed or waiter.cost > 1 or waiter.units or line.has_behind(waiter.order):
-            for each in line.in_order():
+        if waiters.mixed or waiter.cost > 1 or waiter.units or waiters.has_behind(waiter.order):
+            for each in waiters.in_order():
                 if each.order < waiter.order and _first(coming, each) is None:
                     ahead.append(each)
             before = sum([each.cost for each in ahead])
             slot = _first(coming, waiter)
         else:
             tickets = len(grants.tickets) - self._void(state)
-            before = max(0, line.waiting - grants.granted_count - tickets)
-            slot = next(islice(coming, line.waiting, None), None)
+            before = max(0, waiters.waiting - grants.granted_count - tickets)
+            slot = next(islice(coming, waiters.waiting, None), None)
         if slot is not None:
             return slot.due
         free = self._behind(state, at)

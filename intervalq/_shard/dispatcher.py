@@ -1,6 +1,6 @@
 """Wakes the jobs whose slots have come, in order, and makes the last check before one begins.
 
-A slot goes to the job that is first in line when it comes, so jobs keep their order. As many jobs are woken
+A slot goes to the first waiting job when it comes, so jobs keep their order. As many jobs are woken
 as slots have come; each makes the last check itself, in the task that begins.
 """
 
@@ -58,7 +58,7 @@ class Dispatcher:
 
     Args:
         clock: the process's own clock.
-        line: the waiting jobs.
+        wait_queue: the waiting jobs.
         grants: the shard's slots.
         time: the store's clock, which shows when slots have come.
         leases: notes jobs that begin and slots that stay unused, if the queue limits its running jobs.
@@ -71,7 +71,7 @@ class Dispatcher:
         self,
         *,
         clock: Clock,
-        line: WaitQueue,
+        wait_queue: WaitQueue,
         grants: Grants,
         time: StoreTime,
         leases: Leases,
@@ -92,7 +92,7 @@ class Dispatcher:
         self.ready_until = 0
         self._clock = clock
         self._now = clock.now
-        self._line = line
+        self._wait_queue = wait_queue
         self._grants = grants
         self._time = time
         self._leases = leases
@@ -113,7 +113,7 @@ class Dispatcher:
     # --- jobs ---------------------------------------------------------------------------------------
 
     def accept(self, waiter: Waiter) -> Grant | None:
-        """The last check before a job begins. None: it is not the job's turn, and it stays in line.
+        """The last check before a job begins. None: it is not the job's turn, and it goes on waiting.
 
         Raises the waiter's error, if it has one.
         """
@@ -121,7 +121,7 @@ class Dispatcher:
             # The same exception is raised in every waiter: drop the traceback of the previous one.
             raise waiter.error.with_traceback(None)
         grants = self._grants
-        while grants.granted and self._line.first() is waiter:
+        while grants.granted and self._wait_queue.first() is waiter:
             first, at = self._bounded(grants.granted[0]), self._now()
             if first.all_from <= at <= first.all_until and waiter.fits(first):
                 return self._begin(waiter, at)
@@ -142,7 +142,7 @@ class Dispatcher:
         return None
 
     def take_ready(self) -> Grant | None:
-        """Take a ready slot for a new job; None: the job has to wait in line."""
+        """Take a ready slot for a new job; None: the job has to wait."""
         ready = self.ready
         if ready is None or self._now() > self.ready_until:
             return None
@@ -230,7 +230,7 @@ class Dispatcher:
 
     def _begin(self, waiter: Waiter, at: int, opens: int = -FOREVER) -> Grant:
         """Let a job begin in the first granted slot."""
-        self._line.remove(waiter)
+        self._wait_queue.remove(waiter)
         first = self._grants.granted[0]
         was = first.shift
         if first.moves and self._grants.move(max(at, opens)):
@@ -247,14 +247,14 @@ class Dispatcher:
             self._precision.kept()
         if self._connection.is_limited:
             self._leases.started(grant.ticket)
-        if self._asker.waits_for_a_start or not self._line.waiting:
+        if self._asker.waits_for_a_start or not self._wait_queue.waiting:
             self._asker.changed()
-        if not self._line.waiting:
+        if not self._wait_queue.waiting:
             self._all_began(at)
         return grant
 
     def _all_began(self, at: int) -> None:
-        """Nobody waits any more: let new jobs take the rest of a range without waiting in line."""
+        """Nobody waits any more: let new jobs take the rest of a range without waiting."""
         if not self._grants.granted or self._connection.is_limited or self._refuses:
             return
         first = self._bounded(self._grants.granted[0])
@@ -293,13 +293,13 @@ class Dispatcher:
             return
         if self._runs:
             self._sleep.wake()
-        elif self._wake(self._now()) < self._line.waiting:
+        elif self._wake(self._now()) < self._wait_queue.waiting:
             self._start()
 
     def watch(self, waiter: Waiter) -> None:
-        """Watch for the turn of a job that joined the line: without a task, it can't check by itself."""
+        """Watch for the turn of a job that has begun to wait: without a task, it can't check by itself."""
         self.ready = None
-        if self._grants.granted and (not self._runs or self._line.first() is waiter):
+        if self._grants.granted and (not self._runs or self._wait_queue.first() is waiter):
             self._start()
 
     def needs_task(self) -> None:
@@ -308,7 +308,7 @@ class Dispatcher:
             self._start()
 
     def not_ready(self) -> None:
-        """Let the next jobs wait in line."""
+        """Let the next jobs wait."""
         self.ready = None
 
     def refuse(self) -> None:
@@ -334,7 +334,7 @@ class Dispatcher:
 
     def _wake(self, at: int) -> int:
         """Wake jobs whose slots have come, in order, and return how many."""
-        woken, waiters = 0, self._line.in_order()
+        woken, waiters = 0, self._wait_queue.in_order()
         at += self._handoff(at)
         for granted in self._grants.granted:
             opens = self._opens(self._bounded(granted))
@@ -360,7 +360,7 @@ class Dispatcher:
             self._runs = False
 
     async def _next(self) -> None:
-        waiter = self._line.first()
+        waiter = self._wait_queue.first()
         if waiter is None or not self._grants.granted:
             await self._sleep.until(float("inf"))
             return

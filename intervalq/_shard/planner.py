@@ -56,7 +56,7 @@ class Situation:
     state: State | None
     """The record as the last answer showed it."""
     time: StoreTime
-    line: WaitQueue
+    wait_queue: WaitQueue
     grants: Grants
     lookahead: int | None
     began: int = 0
@@ -108,7 +108,7 @@ def plan(now: Situation) -> Ask | float:
     if not slots and not costs:
         return next_question(now)
     speculative = _speculative(now) if costs or sooner else _for_returning(now, slots)
-    first = now.line.first()
+    first = now.wait_queue.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
     if slots and (comes := now.time.comes(slots[0], now.state)) <= now.at:
         notice = max(notice, _clear(now, slots[0], comes) - now.at + now.time.reaction)
@@ -146,7 +146,7 @@ def next_question(now: Situation) -> float:
         return min(_ask_at(now, tickets[0]) if tickets else math.inf, _take_at(now, costs, units))
     if tickets:
         return _ask_at(now, tickets[0])
-    if now.line.waiting <= now.grants.granted_count:
+    if now.wait_queue.waiting <= now.grants.granted_count:
         return math.inf
     return now.time.clock.surely(granted[-1].last) - now.time.lead() if granted else 0
 
@@ -220,7 +220,7 @@ def _are_alone(now: Situation, state: State) -> bool:
 
 def _lead(now: Situation, slot: Slot) -> int:
     """How long before a slot to request its grant: a job that begins early needs it early."""
-    first = now.line.first()
+    first = now.wait_queue.first()
     own = slot.ticket <= now.grants.through + 1 and now.behind is None
     lead = now.time.lead() if own else now.time.lead_behind(now.state, now.behind)
     return lead + (0 if first is None else first.early)
@@ -267,11 +267,11 @@ def _slots_to_ask(now: Situation) -> list[Slot]:
 def _costs_to_take(now: Situation, asked: int) -> tuple[list[int], list[Units]]:
     """The costs and units of tickets for jobs that have none yet, in the order of their jobs."""
     granted = now.grants.granted_count + asked
-    room = now.line.waiting - granted
+    room = now.wait_queue.waiting - granted
     if now.lookahead is not None:  # the next ticket is taken by the request that grants the last one
         room = min(room, now.lookahead, max(2, now.lookahead) - granted)
     units: list[Units] = []
-    if now.line.mixed:
+    if now.wait_queue.mixed:
         jobs = list(islice(_unmatched(now, max(0, granted + room)), MAX_TICKETS))
         costs, units = [job.cost for job in jobs], [job.units for job in jobs]
     else:
@@ -341,7 +341,7 @@ def may_come_sooner(now: Situation) -> bool:
 def _unmatched(now: Situation, jobs: int) -> Iterator[Waiter]:
     """Those of the first jobs that no slot fits; slots too cheap for a job are passed over."""
     coming = now.grants.coming()
-    for waiter in islice(now.line.in_order(), jobs):
+    for waiter in islice(now.wait_queue.in_order(), jobs):
         if not any(waiter.fits(slot) for slot in coming):  # consumes slots up to the first that fits
             yield waiter
 
@@ -359,16 +359,16 @@ def _speculative(now: Situation) -> int:
     limit = _SPECULATIVE // state.settings.interval
     if limit < 10:
         return 0
-    room = MAX_TICKETS if now.lookahead is None else now.lookahead - now.line.waiting
+    room = MAX_TICKETS if now.lookahead is None else now.lookahead - now.wait_queue.waiting
     return max(0, min(2 * now.began, limit, room))
 
 
 def _for_returning(now: Situation, slots: list[Slot]) -> int:
     """How many tickets to take for the only caller: one, with this request, if it is likely to come back."""
     state = now.state
-    if not (now.returns and slots) or state is None or state.settings.max_running or now.line.mixed:
+    if not (now.returns and slots) or state is None or state.settings.max_running or now.wait_queue.mixed:
         return 0
-    if state.settings.limits or now.lookahead == 1 or now.line.waiting > 1 or now.grants.granted:
+    if state.settings.limits or now.lookahead == 1 or now.wait_queue.waiting > 1 or now.grants.granted:
         return 0
     return int(len(slots) >= len(now.grants.tickets))
 

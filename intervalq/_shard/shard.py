@@ -81,31 +81,31 @@ class Shard:
             beside=None if beside is None else beside.time,
         )
         self.precision: Precision = (precision or Precision()) if beside is None else beside.precision
-        self.line = WaitQueue()
+        self.wait_queue = WaitQueue()
         self.grants = Grants()
         self.connection = Connection(
             queue, store, settings, self.time, self, on_mismatch=on_mismatch, new=new, counted=counted
         )
         self.leases = Leases(queue, self.command, lambda: self.connection.is_limited, self.clock)
         self.dispatcher = Dispatcher(
-            clock=self.clock, line=self.line, grants=self.grants, time=self.time, leases=self.leases,
-            precision=self.precision, connection=self.connection, failed=self._fail,
+            clock=self.clock, wait_queue=self.wait_queue, grants=self.grants, time=self.time,
+            leases=self.leases, precision=self.precision, connection=self.connection, failed=self._fail,
         )  # fmt: skip
         self.deadlines = Deadlines(
-            clock=self.clock, connection=self.connection, line=self.line, grants=self.grants,
+            clock=self.clock, connection=self.connection, wait_queue=self.wait_queue, grants=self.grants,
             time=self.time, send=self.command,
         )  # fmt: skip
         self.conversation = Conversation(
-            clock=self.clock, connection=self.connection, line=self.line, grants=self.grants, time=self.time,
-            leases=self.leases, dispatcher=self.dispatcher, deadlines=self.deadlines, lookahead=lookahead,
-            is_closed=lambda: self.closed, failed=self._fail,
+            clock=self.clock, connection=self.connection, wait_queue=self.wait_queue, grants=self.grants,
+            time=self.time, leases=self.leases, dispatcher=self.dispatcher, deadlines=self.deadlines,
+            lookahead=lookahead, is_closed=lambda: self.closed, failed=self._fail,
         )  # fmt: skip
         self.conversation.is_kept = not start
         self.dispatcher.use_asker(self.conversation)
         self.take_ready = self.dispatcher.take_ready
         self.closed: bool = False
         self._ends = False  # whether waiting jobs don't begin any more, either
-        self._checks = 0  # jobs whose deadlines are checked before they join the line
+        self._checks = 0  # jobs whose deadlines are checked before they wait
         self._checked = anyio.Event()
         self._has_ended = False  # whether nothing is sent any more
         self._waker = wakers()
@@ -113,7 +113,7 @@ class Shard:
     # --- jobs ---------------------------------------------------------------------------------------
 
     async def slot(self, waiter: Waiter, timeout: float | None = None) -> Grant:
-        """Wait in line until the waiter's slot has come; the last check is made in the calling task.
+        """Wait until the waiter's slot has come; the last check is made in the calling task.
 
         Raises:
             SlotTimeout: it has not come within `timeout` seconds, or is known to come too late.
@@ -159,7 +159,7 @@ class Shard:
                 self._checked = anyio.Event()
 
     def enter(self, waiter: Waiter) -> None:
-        """Put a waiter in line, unless it is known to begin too late there."""
+        """Add a waiter to the wait queue, unless it is known to begin too late there."""
         if self._ends or (self.closed and not waiter.again):
             raise QueueClosed(self.queue)
         waiter.entered = True
@@ -168,20 +168,20 @@ class Shard:
             if self.deadlines.refuse_behind_own(waiter):
                 waiter.gone = True
                 return
-        self.line.add(waiter)
+        self.wait_queue.add(waiter)
         self.conversation.someone_waits()
         self.dispatcher.watch(waiter)
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a waiter that doesn't want a slot any more."""
-        self.line.remove(waiter)
-        if not self.line.waiting:
+        self.wait_queue.remove(waiter)
+        if not self.wait_queue.waiting:
             self.conversation.nobody_waits()
 
     def start(self) -> None:
         """Let the jobs begin that were kept until now."""
         self.conversation.is_kept = False
-        if self.line:
+        if self.wait_queue:
             self.conversation.begin()
 
     def settle(self, grant: Grant, more: Mapping[str, int]) -> None:
@@ -221,7 +221,7 @@ class Shard:
     def expected(self, waiter: Waiter) -> Slot | None:
         """The slot that a waiting job will get if nothing changes; None: it has no ticket yet."""
         coming = self.grants.coming()
-        for other in self.line.in_order():
+        for other in self.wait_queue.in_order():
             slot = next((slot for slot in coming if other.fits(slot)), None)
             if slot is None or other is waiter:
                 return slot
@@ -319,7 +319,7 @@ class Shard:
     # --- closing ------------------------------------------------------------------------------------
 
     def refuse(self, *, drain: bool) -> None:
-        """Accept no more jobs, except, with `drain`, those that were already in line."""
+        """Accept no more jobs, except, with `drain`, those that were already waiting."""
         self.closed, self._ends = True, not drain
         if drain:
             self.start()
@@ -338,8 +338,8 @@ class Shard:
 
     def _fail(self, error: Exception) -> None:
         """Give all waiting jobs an error instead of a slot."""
-        for waiter in list(self.line.in_order()):
-            self.line.remove(waiter)
+        for waiter in list(self.wait_queue.in_order()):
+            self.wait_queue.remove(waiter)
             waiter.error = error
             waiter.wake()
         self.conversation.set_placed()

@@ -38,17 +38,17 @@ class Waiter:
     handed_at = 0
     """When it got its slot in a thread, on the process's own clock."""
     again = False
-    """Whether the job was in line before, so that it may still enter while the queue drains."""
+    """Whether the job waited before, so that it may still enter while the queue drains."""
     error: Exception | None = None
     """Why this job won't get a slot any more."""
     entered = False
-    """Whether it was put in line."""
+    """Whether it was added to the wait queue."""
     gone = False
-    """Whether it has left the line: it began, was given up by its caller, or failed."""
+    """Whether it has left the wait queue: it began, was given up by its caller, or failed."""
     start: Callable[[], object] | None = None
     """Starts the job's task once its slot may have come; None: it already has a task."""
     since: int | None = None
-    """When it joined the line, if somebody observes that."""
+    """When it began to wait, if somebody observes that."""
     within: int | None = None
     """The microseconds in which the job must begin; it is refused once it is known to be late. None: any."""
     latest: int | None = None
@@ -67,7 +67,7 @@ class Waiter:
         units: Units = (),
     ) -> None:
         self.order = order or (-priority, next(_numbers))
-        """Sorts the line: higher priorities first, then first come, first served."""
+        """Sorts the wait queue: higher priorities first, then first come, first served."""
         if cost > 1:
             self.cost = cost
         if early:
@@ -89,7 +89,7 @@ class Waiter:
 
     @property
     def may_take_ready(self) -> bool:
-        """Whether it may take any ready slot: it isn't in line yet, begins in its task, and needs one."""
+        """Whether it may take any ready slot: it doesn't wait yet, begins in its task, and needs one."""
         return not self.entered and self.cost == 1 and not self.in_thread and not self.units
 
     def wait(self, waker: Waker) -> Waker:
@@ -133,7 +133,7 @@ class WaitQueue:
             self._in_order = [self._ranks[key] for key in sorted(self._ranks)]
         if not rank or rank[-1].order < waiter.order:
             rank.append(waiter)
-        else:  # it was in line before, or others overtook it while the store was asked about its deadline
+        else:  # it waited before, or others overtook it while the store was asked about its deadline
             rank.insert(bisect_left(rank, waiter.order, key=_order), waiter)
         self.waiting += 1
         self.mixed = self.mixed or waiter.cost > 1 or bool(waiter.units)
@@ -164,7 +164,7 @@ class WaitQueue:
                     yield waiter
 
     def has_behind(self, order: tuple[int, int]) -> bool:
-        """Whether jobs behind a place in the line wait, or waited recently."""
+        """Whether jobs behind a place in the wait queue wait, or waited recently."""
         own = self._ranks.get(order[0])
         return bool(own and own[-1].order > order) or any(rank > order[0] for rank in self._ranks)
 

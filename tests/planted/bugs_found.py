@@ -93,7 +93,7 @@ def _() -> Iterator[None]:
     """Jobs wait for an unreachable store for ever."""
 
     async def bear(self: Conversation, error: StoreUnavailable) -> None:
-        if self._connection.attached and self._line:
+        if self._connection.attached and self._wait_queue:
             self.outage.ended()
         await _BEAR(self, error)
 

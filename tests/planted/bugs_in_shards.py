@@ -220,13 +220,13 @@ def _() -> Iterator[None]:
 
     def is_over(self: Dispatcher, first: GrantRange) -> None:
         _IS_OVER(self, first)
-        line = self._line
-        if (waiter := line.first()) is not None:
-            last = max(other.order for other in line.in_order())
-            line.remove(waiter)
-            line.first()  # removes it from its old place
+        queue = self._wait_queue
+        if (waiter := queue.first()) is not None:
+            last = max(other.order for other in queue.in_order())
+            queue.remove(waiter)
+            queue.first()  # removes it from its old place
             waiter.order, waiter.gone = (last[0], last[1] + 1), False
-            line.add(waiter)
+            queue.add(waiter)
 
     yield from instead(Dispatcher, "_is_over", is_over)
 

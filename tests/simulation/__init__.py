@@ -147,7 +147,7 @@ Allowances, each limited to what can't be known
                 it. What a job took beyond its estimate delays the tickets that are issued once the store
                 knows of it. Nothing is judged after a request that gives units back has arrived twice
     deadlines   refusals are not judged once the store's clock was stepped or it lost writes; nor what is
-                told, if requests or answers were lost. `add` doesn't ask before a job is in line
+                told, if requests or answers were lost. `add` doesn't ask before a job waits
     settlements nothing is expected for a slot that no longer counts, or of a process that has died or was
                 closed
     costs       not judged if the store was unreachable, lost writes, or was paused

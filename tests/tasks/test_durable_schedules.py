@@ -353,7 +353,7 @@ async def test_in_two_steps_it_would_double_what_a_death_in_between_has_inserted
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The planted bug: the tasks are inserted first, and the schedule is moved on in a step of its own."""
-    whole = Keeper._chunk
+    whole = Keeper._parts
 
     async def halved(keeper: Keeper, claims: list[Claim]) -> list[Insert | Change]:
         parts = await whole(keeper, claims)
@@ -362,7 +362,7 @@ async def test_in_two_steps_it_would_double_what_a_death_in_between_has_inserted
         await anyio.sleep(10)
         return [part for part in parts if isinstance(part, Change)]
 
-    monkeypatch.setattr(Keeper, "_chunk", halved)
+    monkeypatch.setattr(Keeper, "_parts", halved)
     store, seen = FakeStore(), list[tuple[str, int]]()
     async with handle(store.line()) as own:
         await own.schedule("s", "out", every="1m")

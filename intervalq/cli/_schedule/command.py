@@ -17,6 +17,7 @@ from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
 from intervalq.errors import ScheduleNotFound, UnknownStore
 from intervalq.schedules import ScheduleInfo, Schedules
+from intervalq.schedules._times.zone import shown
 from intervalq.store import given_url, sound_url
 from intervalq.tasks import Tasks, TaskSchedules
 
@@ -126,7 +127,10 @@ def list_(store: str | None, *, as_json_: bool) -> None:
 @schedules_store_option
 @json_option
 def next_(name: str, count: int, store: str | None, *, as_json_: bool) -> None:
-    """Show the next times of a schedule, in its time zone."""
+    """Show the next times of a schedule, in its time zone.
+
+    With a jitter, it starts up to that much later.
+    """
     info = _on(store, lambda schedules: schedules.inspect(name, upcoming=count))[0]
     if as_json_:
         click.echo(as_json(_as_dict(info)))
@@ -134,7 +138,7 @@ def next_(name: str, count: int, store: str | None, *, as_json_: bool) -> None:
     if info.paused:
         click.echo(f"{escaped(name)} is paused; if it is resumed, it occurs at", err=True)
     for time in info.upcoming:
-        click.echo(_time(time))
+        click.echo(_time(time, *info.upcoming))
 
 
 @click.command(epilog=examples("intervalq schedule run nightly"))
@@ -194,8 +198,8 @@ def drop(name: str, store: str | None) -> None:
     click.echo(f"{escaped(name)}: dropped")
 
 
-def _time(time: datetime | None) -> str:
-    return "never" if time is None else f"{time:%a} {time.isoformat(sep=' ', timespec='seconds')}"
+def _time(time: datetime | None, *beside: datetime) -> str:
+    return "never" if time is None else f"{time:%a} {shown(time, *beside)}"
 
 
 def _as_dict(info: ScheduleInfo) -> dict[str, Any]:

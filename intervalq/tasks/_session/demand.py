@@ -161,13 +161,13 @@ class WaitingCalls:
         self.most = most
         self.due = 0.0
         self.poll = FIRST_POLL
-        self.line: deque[Request] = deque()
+        self.requests: deque[Request] = deque()
         self._is_new = False  # whether a request came after the store was asked last
         self._empty = empty
 
     def room(self) -> int:
         """See `Demand.room`."""
-        return sum(request.count for request in self.line if not request.is_over)
+        return sum(request.count for request in self.requests if not request.is_over)
 
     def begins(self, limit: int) -> int:
         """See `Demand.begins`: every task that is given to a caller has begun."""
@@ -177,22 +177,22 @@ class WaitingCalls:
     def asked(self, limit: int) -> None:
         """See `Demand.asked`."""
         self._is_new = self._is_new and limit == 0
-        for request in self.line:
+        for request in self.requests:
             request.asked = limit > 0
             request.was_asked = request.was_asked or request.asked
             if not request.is_over:
                 limit -= request.count
 
     def join(self, request: Request) -> None:
-        """Wait in line. If nothing waits, the store is asked at once."""
-        self.line.append(request)
+        """Wait. If nothing waits, the store is asked at once."""
+        self.requests.append(request)
         self._is_new = True
         self.due, self.poll = 0.0, FIRST_POLL
 
     def leave(self, request: Request) -> None:
         """Stop waiting."""
-        if request in self.line:
-            self.line.remove(request)
+        if request in self.requests:
+            self.requests.remove(request)
             self._end_if_empty()
 
     def deliver(self, claims: list[Claim]) -> list[Claim]:
@@ -200,10 +200,10 @@ class WaitingCalls:
         for claim in claims:
             claim._began, claim._lease = True, self.lease
             claim._since = anyio.current_time() if claim._keep_for else None
-        for request in list(self.line):
+        for request in list(self.requests):
             request.claims, claims = claims[: request.count], claims[request.count :]
             if request.claims or (request.asked and request.once):
-                self.line.remove(request)
+                self.requests.remove(request)
                 request.wake()
             request.asked = False
         if self._is_new:
@@ -213,13 +213,13 @@ class WaitingCalls:
 
     def failed(self, error: IntervalqError) -> None:
         """See `Demand.failed`."""
-        for request in self.line:
+        for request in self.requests:
             request.error = error
             request.asked = False
             request.wake()
-        self.line.clear()
+        self.requests.clear()
         self._end_if_empty()
 
     def _end_if_empty(self) -> None:
-        if not self.line:
+        if not self.requests:
             self._empty(self)

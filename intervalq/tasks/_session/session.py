@@ -156,7 +156,7 @@ class WorkSession:
 
     def waiting(self) -> int:
         """How many calls wait for tasks."""
-        return sum(len(callers.line) for callers in self._callers.values()) + len(self._pulls)
+        return sum(len(callers.requests) for callers in self._callers.values()) + len(self._pulls)
 
     def add(self, demand: Demand) -> None:
         """Claim for a demand from now on."""

@@ -8,7 +8,7 @@ from intervalq.rules import FOREVER, Advance
 from simulation.facts import ObservedJob, Refusal, Start
 from simulation.judges.clocks import blur
 from simulation.judges.findings import GRAIN, Findings, named
-from simulation.judges.lines import Lines, waits
+from simulation.judges.wait_queues import WaitQueues, waits
 from simulation.loop import Process
 from simulation.observer import Observer
 from simulation.plans import Plan
@@ -61,14 +61,14 @@ def refusals(seen: Observer, plan: Plan) -> Findings:
     Judged by the record in the store, at the time of the refusal or just before: slots may come earlier later
     on, if others give theirs back. Not judged once the store's clock was stepped or it lost writes.
     """
-    lines = Lines(seen, plan)
+    queues = WaitQueues(seen, plan)
     for refusal in seen.refusals:
         job, at = refusal.job, refusal.at
         if _is_unclear(seen, plan, at) or _stopped(seen, job.process, at - _SOON):
             continue
         if job.placed == at:
             continue  # `add` has just returned: it may have been refused before
-        outlooks = lines.outlooks(job, at)
+        outlooks = queues.outlooks(job, at)
         within, since = _time_of(job)
         until = since + within
         if not outlooks:
@@ -76,7 +76,7 @@ def refusals(seen: Observer, plan: Plan) -> Findings:
                 yield at, f"{_named(job)} was refused at {at:.6f}, and no record was there"
             continue
         latest = max(outlook.begins for outlook in outlooks)
-        state = lines.heard(job.process, at)[1]
+        state = queues.heard(job.process, at)[1]
         if state is not None and state.held_since is not None:
             latest += 2 * _slowest(seen, job.process)  # the end of the hold is heard of first
         is_early = at < until - GRAIN - within * _DRIFT
@@ -84,25 +84,25 @@ def refusals(seen: Observer, plan: Plan) -> Findings:
             yield at, f"{_named(job)} was refused at {at:.6f}, a slot came at {latest:.6f}, by {until:.6f}"
         if is_early and " comes within " not in refusal.text:
             yield at, f"{_named(job)} was refused before its time was over, and told: {refusal.text}"
-        yield from _answered(seen, refusal, lines)
+        yield from _answered(seen, refusal, queues)
 
 
 def quotes(seen: Observer, plan: Plan) -> Findings:
     """`quote` says when a job added now would begin."""
-    lines = Lines(seen, plan)
+    queues = WaitQueues(seen, plan)
     for quote in seen.quotes:
         if not _is_unclear(seen, plan, quote.at) and not _stopped(seen, quote.job.process, quote.at - _SOON):
-            yield from _answered(seen, quote, lines)
+            yield from _answered(seen, quote, queues)
 
 
-def _answered(seen: Observer, answer: Refusal, lines: Lines) -> Findings:
+def _answered(seen: Observer, answer: Refusal, queues: WaitQueues) -> Findings:
     """What a caller is answered about the time until a job added now could begin is true."""
     at, after = answer.at, answer.after
     if seen.copies or seen.failures[answer.job.process]:
         return  # it may not know of its own tickets
-    outlooks = lines.outlooks(answer.added_now(), at, by_last=True)
+    outlooks = queues.outlooks(answer.added_now(), at, by_last=True)
     what = f"{_named(answer.job)} was told at {at:.6f} to come again after {after} s"
-    heard, state = lines.heard(answer.job.process, at)
+    heard, state = queues.heard(answer.job.process, at)
     if not after and state is None:  # its process has only heard that there is no record, or nothing yet
         others = [job for job in seen.jobs if job.process is answer.job.process and waits(job, at)]
         unknown = not heard or any(job.plan.timeout is None or job.plan.way == "add" for job in others)
@@ -133,13 +133,13 @@ def _answered(seen: Observer, answer: Refusal, lines: Lines) -> Findings:
 def prompt(seen: Observer, plan: Plan) -> Findings:
     """Without faults, a job is refused as soon as it is known that its slot comes too late.
 
-    That is known when it is added, by the last answer, or when its process hears of its ticket. `add` doesn't
-    wait for an answer before the job is in line, so only tickets count. In a pause, the slots behind its end
-    are known without tickets.
+    That is known when it is added, by the last answer, or when its process hears of its ticket. `add` puts a
+    job into the wait queue without an answer, so only tickets count. In a pause, the slots behind its end are
+    known without tickets.
     """
     if not _is_calm(seen, plan, holds=True):
         return
-    lines = Lines(seen, plan)
+    queues = WaitQueues(seen, plan)
     for job in seen.jobs:
         if job.plan.timeout is None or job.process.name in _late(plan) or job.came_late:
             continue
@@ -150,10 +150,10 @@ def prompt(seen: Observer, plan: Plan) -> Findings:
         answered = seen.answers[job.process]
         answers = [at for at, what, _ in answered if job.added <= at < left and isinstance(what, Advance)]
         for at in [job.added, *answers]:
-            known = lines.known(job, at) if at == job.added or waits(job, at) else None
+            known = queues.known(job, at) if at == job.added or waits(job, at) else None
             if at == job.added and job.plan.way == "add":
-                known = lines.behind_own(job, at)
-            state = lines.heard(job.process, at)[1]
+                known = queues.behind_own(job, at)
+            state = queues.heard(job.process, at)[1]
             if known is None or known.is_open or at > until or state is None:
                 continue
             is_held = state.held_since is not None
@@ -161,7 +161,7 @@ def prompt(seen: Observer, plan: Plan) -> Findings:
                 continue
             margin = 3 * blur(seen, job.process, at) + 6 * trip + _SOON
             soon = at + 4 * trip + _SOON
-            if known.begins > until + margin and left > soon and _stays(lines, job, soon, until + margin):
+            if known.begins > until + margin and left > soon and _stays(queues, job, soon, until + margin):
                 yield (
                     left,
                     f"{_named(job)} waited until {left:.6f} for a slot known at {at:.6f} to come later",
@@ -173,7 +173,7 @@ def joins(seen: Observer, plan: Plan) -> Findings:
     """Without faults, a process whose first job waits soon asks for a ticket if it has none."""
     if not _is_calm(seen, plan):
         return
-    lines = Lines(seen, plan)
+    queues = WaitQueues(seen, plan)
     for job in seen.jobs:
         at = job.added + _TRIPS * _slowest(seen, job.process) + _SOON
         if job.plan.timeout is None or not waits(job, at) or job.process.name in _late(plan):
@@ -183,7 +183,7 @@ def joins(seen: Observer, plan: Plan) -> Findings:
             for when, command in seen.commands[job.process]
             if isinstance(command, Advance) and command.take
         ]
-        if not lines.owned(job.process, at) and not any(job.added <= when <= at for when in takes):
+        if not queues.owned(job.process, at) and not any(job.added <= when <= at for when in takes):
             yield at, f"{_named(job)} waits, and {job.process.name} has no ticket, and asked for none"
 
 
@@ -243,9 +243,9 @@ def _stays_held(seen: Observer, job: ObservedJob, until: float) -> bool:
     )
 
 
-def _stays(lines: Lines, job: ObservedJob, at: float, until: float) -> bool:
+def _stays(queues: WaitQueues, job: ObservedJob, at: float, until: float) -> bool:
     """Whether a job's slot still comes too late by the answer to the question that may have been asked."""
-    known = lines.known(job, at)
+    known = queues.known(job, at)
     return known is not None and known.begins > until and not known.is_open
 
 

@@ -76,7 +76,7 @@ def placed(seen: Observer, plan: Plan) -> Findings:
             yield at, f"job {job.number} of {process.name} was placed after {at - job.added:.6f} s"
         began = job.starts[0].at if job.starts else job.ended
         if not any(disturbed) and job.expects is None and began > at and _is_first(seen, job, at):
-            yield at, f"job {job.number} of {process.name} is the first in line, and was given no ticket"
+            yield at, f"job {job.number} of {process.name} is the first that waits, and was given no ticket"
 
 
 def told(seen: Observer, plan: Plan) -> Findings:

@@ -7,38 +7,38 @@ from intervalq._shard.wait_queue import Waiter, WaitQueue
 
 def test_a_job_that_comes_again_finds_its_place_though_its_old_one_is_not_swept_yet() -> None:
     """This happens when a thread was too late for its slot."""
-    line = WaitQueue()
+    queue = WaitQueue()
     first, second, third = Waiter(), Waiter(), Waiter()
     for waiter in (first, second, third):
-        line.add(waiter)
-    line.remove(first)
+        queue.add(waiter)
+    queue.remove(first)
     again = Waiter(order=first.order, again=True)
-    line.add(again)
-    assert list(line.in_order()) == [again, second, third]
-    assert line.first() is again
-    line.remove(again)
-    line.remove(second)
-    line.add(more := Waiter(order=second.order, again=True))
-    assert list(line.in_order()) == [more, third]
-    assert len(line) == 2
+    queue.add(again)
+    assert list(queue.in_order()) == [again, second, third]
+    assert queue.first() is again
+    queue.remove(again)
+    queue.remove(second)
+    queue.add(more := Waiter(order=second.order, again=True))
+    assert list(queue.in_order()) == [more, third]
+    assert len(queue) == 2
 
 
 def test_higher_priorities_come_first_then_who_came_first() -> None:
-    line = WaitQueue()
+    queue = WaitQueue()
     low, high, middle, second = Waiter(priority=-1), Waiter(priority=5), Waiter(), Waiter()
     for waiter in (low, high, middle, second):
-        line.add(waiter)
-    assert list(line.in_order()) == [high, middle, second, low]
+        queue.add(waiter)
+    assert list(queue.in_order()) == [high, middle, second, low]
 
 
-def test_a_line_that_many_left_keeps_no_trace_of_them() -> None:
-    line = WaitQueue()
+def test_a_wait_queue_that_many_left_keeps_no_trace_of_them() -> None:
+    queue = WaitQueue()
     waiters = [Waiter() for _ in range(1_000)]
     for waiter in waiters:
-        line.add(waiter)
+        queue.add(waiter)
     for waiter in waiters[1:]:
-        line.remove(waiter)
-        line.remove(waiter)
-    assert len(line) == 1
-    assert sum(map(len, line._in_order)) <= 65
-    assert line.first() is waiters[0]
+        queue.remove(waiter)
+        queue.remove(waiter)
+    assert len(queue) == 1
+    assert sum(map(len, queue._in_order)) <= 65
+    assert queue.first() is waiters[0]

@@ -41,7 +41,7 @@ class Outlook(NamedTuple):
     """Whether the process already has the ticket."""
 
 
-class Lines:
+class WaitQueues:
     """The wait queues of all processes at any instant, and what their jobs could expect then."""
 
     def __init__(self, seen: Observer, plan: Plan) -> None:
@@ -62,18 +62,18 @@ class Lines:
         states = [state for when, _, state in seen.history if at - _FRESH - slowest < when <= at]
         states += [state for when, _, state in reversed(seen.history) if when <= at][:1]
         found = list[Outlook]()
-        line = self.ahead(job, at)
-        # A job that asks first whether it can begin in time isn't in line meanwhile, nor between attempts.
+        waiting = self.ahead(job, at)
+        # A job that asks first whether it can begin in time doesn't wait meanwhile, nor between attempts.
         entered = [
-            each for each in line if not each.starts and (each.plan.timeout is None or each.added <= heard)
+            each for each in waiting if not each.starts and (each.plan.timeout is None or each.added <= heard)
         ]
         # It is there once a request that was sent after it came has been answered.
         sent = max((sent for sent, back in seen.exchanges[job.process] if back <= at), default=0.0)
         answered = [each for each in entered if each.added <= sent or not _asks_first(each)]
         leaving = [each for each in seen.jobs if each.process is job.process and each.ended == at]
-        left = sorted([*line, *(each for each in leaving if each is not job)], key=_place)
-        lines = [line, *(some for some in (entered, answered, left) if some != line)]
-        for own, ahead in product(self._possible(job.process, at), lines):
+        left = sorted([*waiting, *(each for each in leaving if each is not job)], key=_place)
+        queues = [waiting, *(some for some in (entered, answered, left) if some != waiting)]
+        for own, ahead in product(self._possible(job.process, at), queues):
             found += [self._outlook(job, at, state, own, ahead) for state in states if state is not None]
             if known is not None:
                 last = self._outlook(job, at, known, own, ahead)
