@@ -34,7 +34,7 @@ class Schemas:
             return {"type": "array", "maxItems": MAX_ITEMS, "items": self.of(parts[0])}
         if origin is tuple:
             size = {"minItems": len(parts), "maxItems": len(parts)}
-            return {"type": "array", **size, "prefixItems": [self.of(part) for part in parts]}
+            return {"type": "array", **size, "items": {"anyOf": [self.of(part) for part in parts]}}
         if origin in (Union, UnionType):
             classes = [part for part in parts if part not in _PLAIN]
             several = len(classes) > 1

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from intervalq._wire.schema import Schemas
+from intervalq.service import _page
 from intervalq.service._access import Access
 from intervalq.service._entroq import over_grpc as entroq_grpc
 from intervalq.service._entroq import over_http as entroq_http
@@ -50,6 +51,7 @@ class Parts:
             return JSONResponse(described)
 
         found.append(Route("/v1/openapi.json", openapi, methods=["GET"]))
+        found += _page.routes(self._stores, self._access)
         return [*entroq_http.routes(self.verbs, self._access), *found]
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ async def do(
 
     Raises:
         Refusal: it may not do it; nothing was done.
-        MalformedValue, IntervalqError: the command can't be done, or the store has failed.
+        IntervalqError: the command can't be done, or the store has failed.
     """
     if now is not None:
         await need(caller, [rights.CLOCK])
@@ -120,7 +120,7 @@ async def _queue(
     if known is None:
         return write_answer(await store.apply(name, command, now))
     if not name.startswith(f"{known.record}:"):
-        raise MalformedValue("a key's queue is under the rate of another queue")
+        raise Refusal(Code.INVALID_ARGUMENT, "a key's queue is under the rate of another queue")
     return write_keyed_answer(await pairing(store).apply_keyed(name, command, known, now))
 
 
@@ -145,7 +145,7 @@ async def _ledger(
     parse.name(name, what="ledger")
     await need(caller, [rights.of_ledger(name, command)])
     if isinstance(command, ledgers.Look) and not 1 <= command.limit <= MAX_SHOWN:
-        raise MalformedValue(f"a page has 1 to {MAX_SHOWN} rows")
+        raise Refusal(Code.INVALID_ARGUMENT, f"a page has 1 to {MAX_SHOWN} rows")
     if isinstance(command, _OF_SESSIONS):
         command = command._replace(session=caller.claimant(command.session))
     return dumps(verbs.LEDGER_ANSWER, await store.apply(name, command, now))
