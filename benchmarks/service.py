@@ -1,8 +1,9 @@
-"""What does a verb cost through the service, and how much memory does a waiting claim take there?
+"""What does a verb cost through the service, and how much memory does a waiting claim or slot take there?
 
 Clients over gRPC insert, claim and delete tasks, as many at a time as `--clients`. `cpu` is the processor time per task
 of the process that talks to the store: the service, or in the row `direct` this one, which gives the store the same
-commands. `x direct` divides the two. Then clients wait for tasks that never come.
+commands. `x direct` divides the two. Then clients wait: over gRPC for tasks that never come, and over HTTP, with a
+connection each, for slots.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import grpc.aio
+import httpx
 from google.protobuf.message import Message
 
 from _report import words
@@ -41,8 +43,11 @@ COLUMNS = (
     Column("load", "load", "{:.1f}"),
 )
 WAITING = (
-    Column("waiting", "waiting", "{:.0f}"),
+    Column("store", "store"),
+    Column("what waits", "what"),
+    Column("number", "waiting", "{:.0f}"),
     Column("KiB each", "each", "{:.1f}"),
+    Column("load", "load", "{:.1f}"),
 )
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -113,7 +118,7 @@ async def served(address: str, pid: int, count: int, clients: int) -> dict[str, 
     return {"rate": count / seconds, "cpu": (cpu_of(pid) - begun) / count * 1e6}
 
 
-async def waiting(address: str, pid: int, count: int) -> dict[str, float]:
+async def claims(address: str, pid: int, count: int) -> dict[str, float]:
     """Claims that wait for tasks of one queue."""
     before = memory_of(pid)
     async with grpc.aio.insecure_channel(address) as channel, anyio.create_task_group() as group:
@@ -129,17 +134,41 @@ async def waiting(address: str, pid: int, count: int) -> dict[str, float]:
 
         for number in range(count):
             group.start_soon(wait, number)
-        used, same = before, 0
-        while same < 3:  # until it has stopped growing
-            await anyio.sleep(1)
-            now = memory_of(pid)
-            used, same = max(now, used), same + 1 if now <= used else 0
+        used = await settled(pid)
         group.cancel_scope.cancel()
     return {"waiting": count, "each": (used - before) / count / 1024}
 
 
+async def slots(address: str, pid: int, count: int) -> dict[str, float]:
+    """Requests over HTTP that wait for the slots of one queue."""
+    async with (
+        httpx.AsyncClient(base_url=f"http://{address}/v1/queues", timeout=60) as http,
+        AsyncExitStack() as all_,
+    ):
+        (await http.put("/slow", json={"interval": "700ms"})).raise_for_status()
+        before = memory_of(pid)
+        body = b'{"within": 3600}'
+        head = b"POST /v1/queues/slow/slot HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        for _ in range(count):
+            stream = await all_.enter_async_context(await anyio.connect_tcp(*address.rsplit(":", 1)))
+            await stream.send(head % len(body) + body)
+        used = await settled(pid)
+        waiting = (await http.get("/slow")).json()["waiting"]
+    return {"waiting": waiting, "each": (used - before) / count / 1024}
+
+
+async def settled(pid: int) -> int:
+    """The memory of a process once it has stopped growing."""
+    used = same = 0
+    while same < 3:
+        await anyio.sleep(1)
+        now = memory_of(pid)
+        used, same = max(now, used), same + 1 if now <= used else 0
+    return used
+
+
 def main() -> None:
-    """Print a row per store and way, and one of the waiting claims."""
+    """Print a row per store and way, and one of each kind that waits."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -157,15 +186,20 @@ def main() -> None:
             load = os.getloadavg()[0]
             command = ("-m", "intervalq.cli", "serve", "--store", url, "--grpc", "127.0.0.1:0")
             with subprocess.Popen(
-                [sys.executable, *command, "--http", "none", "--json"], stdout=subprocess.PIPE, text=True
+                [sys.executable, *command, "--http", "127.0.0.1:0", "--json"],
+                stdout=subprocess.PIPE,
+                text=True,
             ) as service:
                 try:
                     assert service.stdout is not None
-                    address = json.loads(service.stdout.readline())["grpc"]
+                    said = json.loads(service.stdout.readline())
+                    address = said["grpc"]
                     size = options.tasks, options.clients
                     plain = anyio.run(partial(direct, url, *size))
                     through = anyio.run(partial(served, address, service.pid, *size))
-                    waits.append(anyio.run(partial(waiting, address, service.pid, options.waiting)))
+                    for what, wait, where in (("claims", claims, address), ("slots", slots, said["http"])):
+                        row = anyio.run(wait, where, service.pid, options.waiting)
+                        waits.append({"store": kind, "what": what, **row, "load": os.getloadavg()[0]})
                 finally:
                     service.terminate()
             for by, row in (("direct", plain), ("served", through)):

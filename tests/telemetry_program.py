@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import anyio
+import httpx
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -24,6 +25,9 @@ from intervalq import IntervalQueue, sync
 from intervalq._queue.threads import opens_here
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
+from intervalq.errors import DependencyError
+from intervalq.service import Addresses, serve
+from intervalq.store import open_store
 from intervalq.tasks import Claim, Tasks
 
 
@@ -78,6 +82,46 @@ async def use() -> None:
         await tasks.insert("mails", 1, id="one")
         await tasks.insert("mails", 2, id="two")
         await tasks.run(until_empty=True)
+
+
+async def use_service(reader: InMemoryMetricReader) -> Any:
+    """Requests of each kind; returns the metrics while some wait."""
+    async with anyio.create_task_group() as group:
+
+        async def run(*, task_status: anyio.abc.TaskStatus[Addresses]) -> None:
+            await serve("memory://served", grpc="127.0.0.1:0", http="127.0.0.1:0", task_status=task_status)
+
+        addresses = await group.start(run)
+        store = f"intervalq://{addresses.grpc}"
+        async with (
+            Tasks(store) as tasks,
+            httpx.AsyncClient(base_url=f"http://{addresses.http}", timeout=60) as http,
+            anyio.create_task_group() as waiting,
+        ):
+            await tasks.insert("served", 1, id="t")
+            with suppress(DependencyError):
+                await tasks.insert("served", 1, id="t")
+            await http.put("/v1/queues/served", json={"interval": "1h"})
+            assert (await http.post("/v1/queues/served/slot")).status_code == 200
+            assert (await http.post("/v1/tasks/count", json={"surprise": 1})).status_code == 400
+            waiting.start_soon(lambda: http.post("/v1/queues/served/slot", json={"within": 3_600}))
+            asked = {"claimantId": "me", "queues": ["empty"]}
+            waiting.start_soon(lambda: http.post("/api/v0/claim/wait", json=asked))
+            async with open_store(store).wakeups("served"):  # type: ignore[attr-defined]
+                seen: list[Any] = []
+                while len([one for one in seen if one["value"]]) < 3:
+                    await anyio.sleep(0.01)
+                    data = json.loads(reader.get_metrics_data().to_json())  # type: ignore[union-attr]
+                    metrics_ = data["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+                    seen = [
+                        point
+                        for one in metrics_
+                        if one["name"] == "intervalq.service.waiting"
+                        for point in one["data"]["data_points"]
+                    ]
+            waiting.cancel_scope.cancel()
+        group.cancel_scope.cancel()
+    return seen
 
 
 def use_plainly() -> None:
@@ -141,10 +185,12 @@ def main() -> None:
     trace.set_tracer_provider(provider)
     anyio.run(use)
     use_plainly()
+    waiting = anyio.run(use_service, reader)
     use_late()
     data = reader.get_metrics_data()
     found = [] if data is None else json.loads(data.to_json())["resource_metrics"][0]["scope_metrics"]
-    print(json.dumps({"metrics": found[0]["metrics"], "spans": shown(exporter.get_finished_spans())}))
+    spans = shown(exporter.get_finished_spans())
+    print(json.dumps({"metrics": found[0]["metrics"], "spans": spans, "waiting": waiting}))
 
 
 if __name__ == "__main__":

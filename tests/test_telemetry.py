@@ -43,7 +43,7 @@ def points(seen: dict[str, Any], metric: names.Name) -> dict[tuple[str, ...], An
 
 
 def test_metrics_count_what_happened(seen: dict[str, Any]) -> None:
-    starts = {("api",): 4, ("limited",): 1, ("plain",): 2, ("late",): 1}
+    starts = {("api",): 4, ("limited",): 1, ("plain",): 2, ("late",): 1, ("served",): 1}
     assert points(seen, names.STARTS) == starts
     assert points(seen, names.WAIT) == starts
     assert points(seen, names.LATENESS) == starts
@@ -56,7 +56,7 @@ def test_metrics_count_what_happened(seen: dict[str, Any]) -> None:
 def test_jobs_are_spans_from_waiting_over_start_to_end(seen: dict[str, Any]) -> None:
     jobs = [span for span in seen["spans"] if span["name"] == names.JOB_SPAN]
     assert sorted(span["attributes"][names.QUEUE] for span in jobs) == [
-        "api:ada", "api:ada", "api:ada", "api:bob", "late", "limited", "plain", "plain"
+        "api:ada", "api:ada", "api:ada", "api:bob", "late", "limited", "plain", "plain", "served"
     ]  # fmt: skip
     assert all(span["events"][0] == names.BEGAN and span["ended"] for span in jobs)
     assert all(span["attributes"][names.TICKET] > 0 for span in jobs)
@@ -104,6 +104,20 @@ def test_a_chunk_is_a_span_that_links_to_its_other_tasks(seen: dict[str, Any]) -
     ]
     assert len(chunk["links"]) == 1
     assert chunk["links"][0] != chunk["trace"]
+
+
+def test_a_service_counts_its_requests_and_what_waits(seen: dict[str, Any]) -> None:
+    """Requests that went away are counted when they have ended, also those that waited."""
+    apply = "intervalq.v1.Store/Apply"
+    counts = points(seen, names.REQUESTS)
+    assert counts[f"{apply} tasks Modify", "OK"] == 2
+    assert counts["PUT /v1/queues/{queue}", "200"] == 1
+    assert counts["POST /v1/queues/{queue}/slot", "200"] == 1
+    assert counts["POST /v1/tasks/count", "400"] == 1
+    assert sum(count for (verb, _), count in counts.items() if verb == "POST /api/v0/claim/wait") == 1
+    waiting = {one["attributes"][names.KIND]: one["value"] for one in seen["waiting"]}
+    assert waiting == {"claim": 1, "slot": 1, "stream": 1}
+    assert points(seen, names.WAITING) == {("claim",): 0, ("slot",): 0, ("stream",): 0}
 
 
 def test_without_opentelemetry_nothing_of_it_is_imported() -> None:

@@ -19,10 +19,18 @@ REFUSED: Final = Name("intervalq.refusals", "{refusal}", "Jobs that the called s
 WAIT: Final = Name("intervalq.wait", "s", "From when a job was added until it began.")
 LATENESS: Final = Name("intervalq.lateness", "s", "From the slot of a job until it began.")
 TASKS: Final = Name("intervalq.tasks", "{task}", "Durable tasks that were worked on, by outcome.")
+REQUESTS: Final = Name("intervalq.service.requests", "s", "Requests to the service, by verb and outcome.")
+WAITING: Final = Name(
+    "intervalq.service.waiting",
+    "{request}",
+    "Claims, slots and streams of wake-ups that wait in the service.",
+)
 
 QUEUE: Final = "intervalq.queue"
 TICKET: Final = "intervalq.ticket"
 CAUSE: Final = "intervalq.cause"
+VERB: Final = "intervalq.verb"
+KIND: Final = "intervalq.kind"
 OUTCOME: Final = "intervalq.outcome"
 TASK: Final = "intervalq.task.id"
 ATTEMPT: Final = "intervalq.task.attempt"

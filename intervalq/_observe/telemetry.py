@@ -61,6 +61,10 @@ class Telemetry:
         self.lateness = meter.create_histogram(
             *names.LATENESS, explicit_bucket_boundaries_advisory=names.LATE
         )
+        self.requests = meter.create_histogram(
+            *names.REQUESTS, explicit_bucket_boundaries_advisory=names.WAITS
+        )
+        self.waiting = meter.create_up_down_counter(*names.WAITING)
 
     def watch(self, shard: Shard, queue: str) -> Callable[[], None]:
         """Tell of all that a shard does; returns a function that counts a refusal by the server.

@@ -150,7 +150,7 @@ def _one_of(kinds: list[type]) -> Coder:
 
 def _object(kind: type) -> Coder:
     """A dataclass or named tuple. Fields with their usual values are left out."""
-    hints, usual = get_type_hints(kind), _defaults(kind)
+    hints, usual = get_type_hints(kind), defaults_of(kind)
     coders = {name: coder(hints[name]) for name in usual}
     parts = [(name, one.write, usual[name]) for name, one in coders.items()]
 
@@ -179,7 +179,7 @@ def _object(kind: type) -> Coder:
     return Coder(write, read)
 
 
-def _defaults(kind: type) -> dict[str, Any]:
+def defaults_of(kind: type) -> dict[str, Any]:
     """The fields of a class with their usual values; MISSING: there is none."""
     if is_dataclass(kind):
         return {each.name: each.default for each in fields(kind)}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from types import NoneType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
 from intervalq import rules as queues
 from intervalq.ledger import rules as ledgers
+from intervalq.store import Swapped
 from intervalq.tasks import rules as tasks
 
 A = TypeVar("A")
@@ -40,41 +43,12 @@ class SwapSchedule(NamedTuple):
     earliest: int = 0
 
 
-QUEUES: Final[Any] = (
-    queues.Advance
-    | queues.Hold
-    | queues.Resume
-    | queues.Configure
-    | queues.Reclaim
-    | queues.Finish
-    | queues.Inspect
-    | queues.Drop
-    | Names
-)
-TASKS: Final[Any] = (
-    tasks.Modify
-    | tasks.Cancel
-    | tasks.Work
-    | tasks.Begin
-    | tasks.Beat
-    | tasks.End
-    | tasks.Acquire
-    | tasks.Release
-    | tasks.Select
-    | tasks.Count
-    | tasks.Outcomes
-    | tasks.Sessions
-)
-LEDGERS: Final[Any] = ledgers.Command | Names
-
-LEDGER_ANSWER: Final = ledgers.Answer
-
 ScheduleCommand: TypeAlias = ReadSchedules | SwapSchedule
 
 NAMES: Final[Any] = tuple[str, ...]
 """The answer to `Names`."""
 
-SCHEDULES: Final[Any] = ReadSchedules | SwapSchedule
+LEDGER_ANSWER: Final = ledgers.Answer
 
 SCHEDULES_READ: Final[Any] = tuple[int, tuple[tuple[str, str], ...]]
 """The answer to `ReadSchedules`: the store's clock, and pairs of names and texts."""
@@ -93,6 +67,48 @@ _OF_TASKS: Final[dict[type, Any]] = {
     tasks.Outcomes: tuple[tasks.OutcomeRow, ...],
     tasks.Sessions: tuple[tasks.Session, ...],
 }
+
+QUEUES: Final[Any] = (
+    queues.Advance
+    | queues.Hold
+    | queues.Resume
+    | queues.Configure
+    | queues.Reclaim
+    | queues.Finish
+    | queues.Inspect
+    | queues.Drop
+    | Names
+)
+TASKS: Final[Any] = reduce(or_, _OF_TASKS)
+LEDGERS: Final[Any] = ledgers.Command | Names
+SCHEDULES: Final[Any] = ScheduleCommand
+
+
+class Verb(NamedTuple):
+    """A command that services take over HTTP/JSON, too."""
+
+    path: str
+    kind: str
+    """Of the store that does it, as `Kind` of intervalq.v1."""
+    command: Any
+    """Its class."""
+    answer: Any
+    """The type of its answer."""
+
+
+VERBS: Final = (
+    *(Verb(f"/v1/tasks/{each.__name__.lower()}", "TASKS", each, _OF_TASKS[each]) for each in _OF_TASKS),
+    *(
+        Verb(f"/v1/ledgers/{{name}}/{each.__name__.lower()}", "LEDGERS", each, LEDGER_ANSWER)
+        for each in get_args(ledgers.Command)
+    ),
+    Verb("/v1/schedules/read", "SCHEDULES", ReadSchedules, SCHEDULES_READ),
+    Verb("/v1/schedules/swap", "SCHEDULES", SwapSchedule, Swapped),
+    Verb("/v1/queues", "QUEUES", Names, NAMES),
+    Verb("/v1/ledgers", "LEDGERS", Names, NAMES),
+)
+"""All commands over HTTP: POST of the fields of a command, or GET of names. Queues have other verbs there, by
+which the service waits for slots."""
 
 
 def answer_of(command: tasks.Command[A]) -> type[A]:

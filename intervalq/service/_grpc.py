@@ -20,6 +20,7 @@ _DETAILS: Final = 3_000
 """The longest message of an error, in characters, and the most bytes of its details. They travel in headers,
 of which clients take 8 KiB; with more, they would see another error."""
 
+_HEADER: Final = "authorization"
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -31,8 +32,15 @@ def caller_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]
     """
     if access is None:
         return Anybody()
-    given = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
+    given = [value for name, value in context.invocation_metadata() or () if name == _HEADER]
     return access.caller(only(given))
+
+
+def sender_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Who sends a request, for what each sender may have a share of: by its token, or by its connection."""
+    if access is None:
+        return context.peer()
+    return "".join(f"{value!r}" for name, value in context.invocation_metadata() or () if name == _HEADER)
 
 
 async def abort(

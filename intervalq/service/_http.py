@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Awaitable, Mapping
 from typing import Final, TypeVar
 
@@ -13,8 +14,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from intervalq.errors import (
+    ConfigMismatch,
+    DependencyError,
+    InboxFull,
+    IntervalqError,
+    QueueClosed,
+    QueueNotFound,
+)
 from intervalq.service._access import Access, Anybody, Caller, only
-from intervalq.service._refusal import Code, Refusal
+from intervalq.service._refusal import Code, Refusal, refusal
+
+log: Final = logging.getLogger("intervalq")
 
 T = TypeVar("T")
 
@@ -55,10 +66,40 @@ def is_here(host: str) -> bool:
         return False
 
 
-def problem(status: int, title: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def problem(
+    status: int, title: str, detail: str, headers: Mapping[str, str] | None = None, **more: object
+) -> Response:
     """An error as problem details (RFC 9457)."""
-    content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    content = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     return JSONResponse(content, status, headers=headers, media_type="application/problem+json")
+
+
+_TITLES: Final = {
+    Code.INVALID_ARGUMENT: "the request is malformed",
+    Code.DEADLINE_EXCEEDED: "no answer came in time",
+    Code.NOT_FOUND: "there is no such thing",
+    Code.PERMISSION_DENIED: "the caller may not do this",
+    Code.RESOURCE_EXHAUSTED: "the request or its answer is too large",
+    Code.UNIMPLEMENTED: "the store can't do this",
+    Code.UNAVAILABLE: "the service is not available now",
+    Code.UNAUTHENTICATED: "the caller is unknown",
+    Code.INTERNAL: "the service has failed",
+}
+
+
+def refused(error: Refusal | IntervalqError) -> Response:
+    """The answer to a request that was not done."""
+    if isinstance(error, QueueNotFound):
+        return problem(404, _TITLES[Code.NOT_FOUND], str(error))
+    if isinstance(error, ConfigMismatch | QueueClosed | DependencyError | InboxFull):
+        failed = vars(error) if isinstance(error, DependencyError) else {}
+        return problem(409, "it is in another state", str(error), **failed)
+    why = error if isinstance(error, Refusal) else refusal(error)
+    status = 413 if why.code == Code.RESOURCE_EXHAUSTED else why.code.http
+    if status == 500:
+        log.error("a request failed: %s", error)
+    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+    return problem(status, _TITLES[why.code], why.message, headers)
 
 
 async def no_route(request: Request, error: Exception) -> Response:

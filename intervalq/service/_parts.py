@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import grpc
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from intervalq._wire.schema import Schemas
 from intervalq.service import _page
 from intervalq.service._access import Access
 from intervalq.service._entroq import over_grpc as entroq_grpc
 from intervalq.service._entroq import over_http as entroq_http
 from intervalq.service._entroq.verbs import Verbs
+from intervalq.service._openapi import document
 from intervalq.service._pacing import over_http as pacing_http
+from intervalq.service._pacing.openapi import paths_of
 from intervalq.service._pacing.queues import Queues
 from intervalq.service._pacing.verbs import Pacing
+from intervalq.service._remote import over_http as remote_http
 from intervalq.service._remote.over_grpc import Remote
 from intervalq.service._remote.stores import Stores
 
@@ -32,9 +38,21 @@ class Parts:
 
     def routes(self) -> list[Route]:
         """Those of all services over HTTP."""
-        paced = [] if self._queues is None else pacing_http.routes(Pacing(self._queues), self._access)
-        page = _page.routes(self._stores, self._access)
-        return [*entroq_http.routes(self.verbs, self._access), *paced, *page]
+        schemas = Schemas()
+        paths = remote_http.paths_of(schemas)
+        found = remote_http.routes(self._stores, self._access)
+        if self._queues is not None:
+            paths |= paths_of(pacing_http.VERBS)
+            found += pacing_http.routes(Pacing(self._queues), self._access)
+        described = document(paths, schemas.parts)
+
+        async def openapi(request: Request) -> Response:
+            del request
+            return JSONResponse(described)
+
+        found.append(Route("/v1/openapi.json", openapi, methods=["GET"]))
+        found += _page.routes(self._stores, self._access)
+        return [*entroq_http.routes(self.verbs, self._access), *found]
 
     def close(self) -> None:
         """End every wait: the service is about to stop."""

@@ -27,11 +27,13 @@ from starlette.types import ASGIApp
 from intervalq._queue.options import Duration, wait_of
 from intervalq.errors import InvalidOption, short
 from intervalq.service._access import Access, FileAccess, read_access
+from intervalq.service._connections import Connection
 from intervalq.service._entroq.methods import NAME as ENTROQ
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._envoy import over_grpc as ratelimit
 from intervalq.service._envoy.limits import Limit, read_limits
 from intervalq.service._http import MAX_BYTES, NoPages, is_here, no_route
+from intervalq.service._measures import measure
 from intervalq.service._opa import Opa
 from intervalq.service._parts import Parts
 from intervalq.service._remote.over_grpc import NAME as REMOTE
@@ -61,6 +63,10 @@ class Place(NamedTuple):
 _NOBODY: Final = anyio.TASK_STATUS_IGNORED
 _NAMES: Final = (ENTROQ, REMOTE)
 """The services over gRPC that say that they are healthy."""
+_KEEPALIVE: Final = 15_000
+"""Milliseconds of silence after which a client over gRPC is asked for a sign of life, and then may take."""
+_MAX_REQUESTS: Final = 20_000
+"""The most requests over gRPC at a time, waiting ones included; further ones are refused."""
 
 
 async def serve(
@@ -114,7 +120,7 @@ async def serve(
             bound = None if places[1] is None else stack.enter_context(_bound(places[1]))
             server = None if places[0] is None else _grpc_server(parts, limits, who, places[0], keys)
             app: ASGIApp = Starlette(
-                routes=[*parts.routes(), _HEALTH], exception_handlers={HTTPException: no_route}
+                routes=[*map(measure, parts.routes()), _HEALTH], exception_handlers={HTTPException: no_route}
             )
             if who is None and not insecure:
                 app = NoPages(app)
@@ -178,7 +184,13 @@ def _grpc_server(
             ("grpc.so_reuseport", 0),
             ("grpc.max_concurrent_streams", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # clients see that a stream is dead
-        ]
+            # A client that is stopped answers no pings: its connection, and all that waits for it, ends.
+            ("grpc.keepalive_time_ms", _KEEPALIVE),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.ping_timeout_ms", _KEEPALIVE),
+            ("grpc.server_handshake_timeout_ms", _KEEPALIVE),
+        ],
+        maximum_concurrent_rpcs=_MAX_REQUESTS,
     )
     server.add_generic_rpc_handlers(parts.handlers())
     if limits:
@@ -238,6 +250,8 @@ async def _http(
         app,
         log_config=None,
         access_log=False,
+        http=Connection,
+        ws="none",
         lifespan="off",
         timeout_graceful_shutdown=max(1, round(grace)),
         **({} if tls is None else tls.options()),

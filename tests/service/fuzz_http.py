@@ -1,6 +1,7 @@
-"""Fuzzes pacing over HTTP by its own OpenAPI document (schemathesis): no answer may be a server error.
+"""Fuzzes a service over HTTP by its own OpenAPI document (schemathesis): nothing may be a server error.
 
-Requests that the document allows, and others. Half of them concern one of three queues that exist.
+Requests that the document allows, and others, to all routes. Half of them concern the same few queues, tasks
+and sessions.
 
 By hand: python tests/service/fuzz_http.py CASES
 """
@@ -17,6 +18,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.core import NOT_SET
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import (
@@ -44,6 +46,29 @@ _QUEUES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+_TEXTS: Final = {"id", "session", "queue", "key", "dedupe", "name", "owner", "text", "known"}
+_LISTS: Final = {"ids", "queues", "keys", "names", "prefixes"}
+
+
+def familiar(value: Any, chance: random.Random) -> Any:
+    """The same body with names that others have, too, where names may stand."""
+    if isinstance(value, list):
+        return [familiar(each, chance) for each in value]
+    if not isinstance(value, dict):
+        return value
+    known: dict[str, Any] = {}
+    for name, each in value.items():
+        if name in _TEXTS and isinstance(each, str):
+            known[name] = chance.choice("abc")
+        elif name in _LISTS and isinstance(each, list | tuple):
+            known[name] = chance.sample("abc", chance.randrange(4))
+        elif name == "version" and isinstance(each, int):
+            known[name] = chance.randrange(4)
+        else:
+            known[name] = familiar(each, chance)
+    return known
+
+
 def fuzz(base: str, cases: int) -> Counter[int]:
     """Send about so many requests of each kind and operation; returns the codes of the answers.
 
@@ -59,18 +84,26 @@ def fuzz(base: str, cases: int) -> Counter[int]:
 
         def send(case: Any, mode: GenerationMode) -> None:
             if chance.random() < 0.5:
-                case.path_parameters["queue"] = chance.choice("abc")
+                for name in case.path_parameters or ():
+                    case.path_parameters[name] = chance.choice("abc")
+                if mode == GenerationMode.POSITIVE:
+                    case.body = familiar(case.body, chance)
             within = case.body.get("within") if isinstance(case.body, dict) else None
             if isinstance(within, int | float) and 0 <= within <= 3_600:
                 case.body["within"] = min(within, 0.01)
-            rejects = [negative_data_rejection] if mode == GenerationMode.NEGATIVE else []
+            is_wrong = mode == GenerationMode.NEGATIVE and bool(
+                case.path_parameters or case.body is not NOT_SET
+            )
+            rejects = [negative_data_rejection] if is_wrong else []
             answer = case.call_and_validate(checks=[*SAYS, *rejects], session=session, timeout=60)
             codes[answer.status_code] += 1
 
-        for found in schema.get_all_operations():
+        for number, found in enumerate(schema.get_all_operations(), 1):
             assert isinstance(found, Ok)
             operation = found.ok()
-            for mode in GenerationMode:
+            print(f"{number}: {operation.label}", file=sys.stderr)
+            has_input = operation.definition.raw["parameters"] or "requestBody" in operation.definition.raw
+            for mode in GenerationMode if has_input else [GenerationMode.POSITIVE]:
 
                 @settings(
                     max_examples=cases,
@@ -89,4 +122,5 @@ def fuzz(base: str, cases: int) -> Counter[int]:
 
 if __name__ == "__main__":
     with Served("memory://") as service:
-        print(dict(sorted(fuzz(f"http://{service.http}", int(sys.argv[1])).items())))
+        codes = fuzz(f"http://{service.http}", int(sys.argv[1]))
+        print(f"{codes.total():,} answers: {dict(sorted(codes.items()))}")

@@ -1,4 +1,4 @@
-"""A service in this process, over gRPC alone."""
+"""A service in this process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from intervalq.tasks.store import TaskStore
 
 
 @asynccontextmanager
-async def serving(store: str | TaskStore, **options: Any) -> AsyncIterator[str]:
-    """The address of a service."""
+async def served(store: str | TaskStore, **options: Any) -> AsyncIterator[Addresses]:
+    """The addresses of a service."""
     async with anyio.create_task_group() as group:
 
         async def run(*, task_status: anyio.abc.TaskStatus[Addresses]) -> None:
-            given = {"grpc": "127.0.0.1:0", "http": None, "grace": 5, **options}
+            given = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "grace": 5, **options}
             await serve(store, task_status=task_status, **given)
 
-        addresses = await group.start(run)
+        yield await group.start(run)
+        group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def serving(store: str | TaskStore, **options: Any) -> AsyncIterator[str]:
+    """The address of a service over gRPC alone."""
+    async with served(store, **{"http": None, **options}) as addresses:
         assert addresses.grpc is not None
         yield addresses.grpc
-        group.cancel_scope.cancel()

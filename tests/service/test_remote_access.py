@@ -1,4 +1,4 @@
-"""Who may do what over `intervalq://`: every command, by callers with one action each."""
+"""Who may do what over `intervalq://` and HTTP: every command, by callers with one action each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from intervalq._wire.verbs import ReadSchedules, SwapSchedule
 from intervalq.errors import DependencyError, StoreError, Unauthorized
 from intervalq.keyed import Common
 from intervalq.ledger import rules as ledgers
@@ -22,7 +23,8 @@ from intervalq.tasks import rules as tasks
 from intervalq.tasks._schedule.record import QUEUE
 from intervalq.tasks.store import Waking as TasksWaking
 from intervalq.tasks.store import open_task_store
-from service.serving import serving
+from service.http_store import HttpStore
+from service.serving import served, serving
 
 PACED: Final = Settings(1_000)
 Try = Callable[[str], Awaitable[object]]
@@ -67,7 +69,7 @@ def heard(url: str) -> Awaitable[object]:
 
 def task(*commands: Any) -> Try:
     async def attempt(url: str) -> object:
-        store = open_task_store(url)
+        store: Any = HttpStore(url) if url.startswith("http:") else open_task_store(url)
         try:
             for command in commands:
                 answer = await store.apply(command)
@@ -80,7 +82,7 @@ def task(*commands: Any) -> Try:
 
 def ledger(command: Any) -> Try:
     async def attempt(url: str) -> object:
-        store = open_ledger_store(url)
+        store: Any = HttpStore(url) if url.startswith("http:") else open_ledger_store(url)
         try:
             return await store.apply("mine", command)
         finally:
@@ -89,10 +91,12 @@ def ledger(command: Any) -> Try:
     return attempt
 
 
-def schedule(*swap: str | None) -> Try:
+def schedule(*swap: Any) -> Try:
     async def attempt(url: str) -> object:
-        store = open_store(url)
+        store: Any = HttpStore(url) if url.startswith("http:") else open_store(url)
         try:
+            if isinstance(store, HttpStore):
+                return await store.apply(SwapSchedule("mine", *swap) if swap else ReadSchedules(("mine",)))
             if swap:
                 return await scheduling(store).swap_schedule("mine", *swap)
             return await scheduling(store).read_schedules(["mine"])
@@ -125,10 +129,16 @@ TRIES: Final[list[tuple[str, Try, set[str]]]] = [
     ("claim", task(BEGIN, tasks.Work("s", queues=("mine",), limit=0)), {"claim"}),
     ("select", task(tasks.Select(queue="mine")), {"read"}),
     ("outcomes", task(tasks.Outcomes(queue="mine")), {"read"}),
+    ("sessions", task(tasks.Sessions()), set()),
     ("lock", task(tasks.Acquire("mine", "me", 1)), {"claim"}),
     ("unlock", task(tasks.Release("mine", "me")), {"claim"}),
     ("claim rows", ledger(ledgers.Claim("s", 10**9, ("a",))), {"claim"}),
     ("record", ledger(ledgers.Record("s", 10**9, (ledgers.Ended("a", "1"),))), {"claim"}),
+    ("start rows", ledger(ledgers.Start("s", 10**9, ("a",))), {"claim"}),
+    ("give rows back", ledger(ledgers.Release("s", ("a",))), {"claim"}),
+    ("beat for rows", ledger(ledgers.Beat("s", 10**9)), {"claim"}),
+    ("leave rows", ledger(ledgers.Leave("s")), {"claim"}),
+    ("keep a ledger", ledger(ledgers.Expire(None)), {"administer"}),
     ("page", ledger(ledgers.Look()), {"read"}),
     ("count", ledger(ledgers.Count()), {"read"}),
     ("forget", ledger(ledgers.Forget(("a",), ("done",))), {"delete"}),
@@ -138,6 +148,10 @@ TRIES: Final[list[tuple[str, Try, set[str]]]] = [
     ("new schedule", schedule(None, "1"), {"insert"}),
     ("other schedule", schedule("1", "2"), {"change"}),
     ("no schedule", schedule("2", None), {"delete"}),
+]
+
+TRIES_OVER_HTTP: Final = [
+    each for each in TRIES if each[1].__qualname__.split(".")[0] in {"task", "ledger", "schedule"}
 ]
 
 
@@ -154,7 +168,8 @@ def url_of(name: str, address: str) -> str:
     return f"intervalq://token%20of%20{name}@{address}"
 
 
-async def test_every_command_needs_its_action_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("over", ["gRPC", "HTTP"])
+async def test_every_command_needs_its_action_and_no_other(tmp_path: Path, over: str) -> None:
     """Callers have one action each; a caller with all actions elsewhere may do nothing here."""
     access = tmp_path / "access.toml"
     names = ["mine", "ledger#mine", "schedule#mine", "lock#mine"]
@@ -165,11 +180,16 @@ async def test_every_command_needs_its_action_and_no_other(tmp_path: Path) -> No
         await task(tasks.Modify(inserts=tuple(tasks.Insert("mine", "1", id_) for id_ in ids)))(
             f"intervalq://{address}"
         )
-    async with serving(f"memory://{tmp_path}", access=str(access)) as address:
-        for what, attempt, needed in TRIES:
+    async with served(f"memory://{tmp_path}", access=str(access)) as addresses:
+        for what, attempt, needed in TRIES if over == "gRPC" else TRIES_OVER_HTTP:
             for name in (*ACTIONS, "elsewhere", "nobody"):
+                url = (
+                    url_of(name, addresses.grpc or "")
+                    if over == "gRPC"
+                    else f"http://token of {name}@{addresses.http}"
+                )
                 try:
-                    await attempt(url_of(name, address))
+                    await attempt(url)
                     is_done = True
                 except (Unauthorized, DependencyError):  # a task that the caller may not read is missing
                     is_done = False
@@ -191,11 +211,15 @@ async def test_lists_show_what_the_caller_may_read(tmp_path: Path) -> None:
             await scheduling(texts).swap_schedule(name, None, "1")
             await rows.aclose()
             await texts.aclose()
-    async with serving(f"memory://{tmp_path}", access=str(access)) as address:
+    async with served(f"memory://{tmp_path}", access=str(access)) as addresses:
         for name, seen in (("ann", ["a1"]), ("bob", [])):
-            url = url_of(name, address)
+            url, http = (
+                url_of(name, addresses.grpc or ""),
+                HttpStore(f"http://token of {name}@{addresses.http}"),
+            )
             store, rows = open_store(url), open_ledger_store(url)
-            assert await store.names() == seen
+            assert await store.names() == await http.names("queues") == await http.names("ledgers") == seen
+            await http.aclose()
             assert [*(await scheduling(store).read_schedules()).texts] == seen
             assert await rows.names() == seen
             found: Any = await task(tasks.Count())(url)

@@ -16,6 +16,7 @@ from intervalq.service._entroq.methods import NAME, STREAM_TASKS, UNARY
 from intervalq.service._entroq.model import details_of
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._grpc import abort, caller_of
+from intervalq.service._measures import measured, measured_stream
 from intervalq.service._refusal import Refusal
 
 
@@ -23,14 +24,14 @@ def handler(verbs: Verbs, access: Access | None) -> grpc.GenericRpcHandler:
     """The handler of all methods, for a server of gRPC."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         method.name: grpc.unary_unary_rpc_method_handler(
-            _answered(verbs, access, method.verb),
+            measured(_answered(verbs, access, method.verb), f"{NAME}/{method.name}"),
             request_deserializer=method.request.FromString,
             response_serializer=method.response.SerializeToString,
         )
         for method in UNARY
     }
     methods["StreamTasks"] = grpc.unary_stream_rpc_method_handler(
-        _streamed(verbs, access),
+        measured_stream(_streamed(verbs, access), f"{NAME}/StreamTasks"),
         request_deserializer=pb.TasksRequest.FromString,
         response_serializer=pb.TasksResponse.SerializeToString,
     )

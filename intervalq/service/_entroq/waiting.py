@@ -12,6 +12,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from intervalq.errors import IntervalqError, UnsupportedOperation
+from intervalq.service._measures import waits
 from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL
 from intervalq.tasks._session.waking import AGAIN
@@ -25,6 +26,8 @@ _BEAT: Final = 5.0
 """Seconds between two heartbeats of the service's session, which claims nothing and is only woken."""
 _FEW: Final = 4
 """Up to so many lines are looked at one by one; of more, the store is asked once which have tasks."""
+
+_MAX_WAITING: Final = 10_000
 
 Line = tuple[str, ...]
 """The queues that its waiters wait for, sorted."""
@@ -51,6 +54,7 @@ class Waiting:
         self._give_back = give_back
         self._lines: dict[Line, deque[Waiter]] = {}
         self._of_queue: dict[str, set[Line]] = {}
+        self._count = 0  # of all who wait
         self._due: dict[Line, None] = {}  # the lines to look at, in order
         self._sweeps = True  # whether any line may have a task
         self._session = new_id()
@@ -66,15 +70,18 @@ class Waiting:
             claim: claims a task for the client; None: there is none now.
 
         Raises:
-            Refusal: the service stops.
+            Refusal: the service stops, or too many clients wait.
             Exception: `claim` has failed.
         """
         waiter = Waiter(tuple(sorted({*queues})), claim)
         if self._closed:
             raise _stops()
+        if self._count >= _MAX_WAITING:
+            raise Refusal(Code.UNAVAILABLE, "too many clients wait at this service: ask another one")
         self._join(waiter)
         try:
-            await waiter.over.wait()
+            with waits("claim"):
+                await waiter.over.wait()
         except BaseException:  # the client has gone
             if waiter.row is not None:
                 with anyio.CancelScope(shield=True):
@@ -116,6 +123,7 @@ class Waiting:
                 await self._store.apply(End(self._session))
 
     def _join(self, waiter: Waiter) -> None:
+        self._count += 1
         self._lines.setdefault(waiter.line, deque()).append(waiter)
         for queue in waiter.line:
             self._of_queue.setdefault(queue, set()).add(waiter.line)
@@ -127,6 +135,7 @@ class Waiting:
         if line is None or waiter not in line:
             return
         line.remove(waiter)
+        self._count -= 1
         if line:
             return
         del self._lines[waiter.line]

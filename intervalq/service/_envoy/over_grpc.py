@@ -16,6 +16,7 @@ from intervalq.service._access import Access, need
 from intervalq.service._envoy import ratelimit_pb2 as pb
 from intervalq.service._envoy.limits import Limit
 from intervalq.service._grpc import abort, caller_of
+from intervalq.service._measures import measured, waits
 from intervalq.service._refusal import Code, Refusal
 
 NAME: Final = "envoy.service.ratelimit.v3.RateLimitService"
@@ -40,7 +41,7 @@ def handler(limits: Sequence[Limit], access: Access | None) -> grpc.GenericRpcHa
             raise
 
     method = grpc.unary_unary_rpc_method_handler(
-        answer,
+        measured(answer, f"{NAME}/ShouldRateLimit"),
         request_deserializer=pb.RateLimitRequest.FromString,
         response_serializer=pb.RateLimitResponse.SerializeToString,
     )
@@ -123,7 +124,8 @@ async def _quoted(wait: float, queue: IntervalQueue, cost: int) -> float | None:
 async def _taken(wait: float, queue: IntervalQueue, cost: int) -> float | None:
     """Take a slot; or, if it would come too late, in how many seconds to ask again."""
     try:
-        async with queue.try_slot(within=wait, cost=cost):
-            return None
+        with waits("slot"):
+            async with queue.try_slot(within=wait, cost=cost):
+                return None
     except SlotTimeout as late:
         return late.retry_after or 0.0

@@ -1,19 +1,14 @@
-"""The OpenAPI document of pacing, made from the routes and the schemas of their fields."""
+"""The verbs of pacing in the OpenAPI document, made from the routes and the schemas of their fields."""
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
+from intervalq.service._openapi import PROBLEM_CONTENT, PROBLEMS, path_parameter, summary
 from intervalq.service._pacing.fields import FIELDS
 
-_NAME: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 _REQUIRED: Final = {"settle": ["receipt", "units"]}
-_REFUSALS: Final = ("401", "403", "404", "409", "413", "501", "503", "504")
-_PROBLEM: Final = {"$ref": "#/components/responses/Problem"}
-_PROBLEM_CONTENT: Final = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _RATE_HEADERS: Final = {
     "RateLimit": {"schema": {"type": "string"}, "description": "What is left of the pace and of each limit."},
     "RateLimit-Policy": {"schema": {"type": "string"}, "description": "The pace and the limits."},
@@ -64,42 +59,12 @@ class Described(Protocol):
         ...
 
 
-def document(verbs: Iterable[Described]) -> dict[str, Any]:
-    """The document."""
+def paths_of(verbs: Iterable[Described]) -> dict[str, Any]:
+    """The operations, by path."""
     paths: dict[str, Any] = {}
     for verb in verbs:
         paths.setdefault(verb.path, {})[verb.method.lower()] = _operation(verb)
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "intervalq",
-            "version": "1",
-            "description": "Paces calls: at most one start per interval for all who use a queue.",
-        },
-        "paths": paths,
-        "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "responses": {
-                "Problem": {
-                    "description": "It was not done; with 504, nobody knows.",
-                    "content": _PROBLEM_CONTENT,
-                }
-            },
-            "schemas": {
-                "Problem": {
-                    "type": "object",
-                    "required": ["type", "title", "status", "detail"],
-                    "properties": {
-                        "type": {"type": "string"},
-                        "title": {"type": "string"},
-                        "status": {"type": "integer"},
-                        "detail": {"type": "string"},
-                    },
-                }
-            },
-        },
-        "security": [{"token": []}, {}],
-    }
+    return paths
 
 
 def _operation(verb: Described) -> dict[str, Any]:
@@ -108,23 +73,17 @@ def _operation(verb: Described) -> dict[str, Any]:
     done: dict[str, Any] = {"description": "Done."}
     if answer is not None:
         done |= {"headers": _RATE_HEADERS, "content": {"application/json": {"schema": answer}}}
-    problems: dict[str, Any] = dict.fromkeys(_REFUSALS, _PROBLEM)
-    problems["400"] = {
-        "description": "The request is malformed; text if it is no HTTP request at all.",
-        "content": {**_PROBLEM_CONTENT, "text/plain": {"schema": {"type": "string"}}},
-    }
+    problems: dict[str, Any] = dict(PROBLEMS)
     if name == "slot":
         problems["429"] = {
             "description": "The slot comes too late; none was taken.",
-            "headers": dict(_RATE_HEADERS),
-            "content": _PROBLEM_CONTENT,
+            "headers": {**_RATE_HEADERS, "Retry-After": {"schema": {"type": "integer", "minimum": 0}}},
+            "content": PROBLEM_CONTENT,
         }
-        problems["429"]["headers"]["Retry-After"] = {"schema": {"type": "integer", "minimum": 0}}
-    queue = {"name": "queue", "in": "path", "required": True, "schema": {"type": "string", "pattern": _NAME}}
     operation: dict[str, Any] = {
         "operationId": name,
-        "summary": re.sub(r"\s+", " ", (inspect.getdoc(verb.do) or "").partition("\n")[0]),
-        "parameters": [queue],
+        "summary": summary(verb.do),
+        "parameters": [path_parameter("queue")],
         "responses": {"204" if answer is None else "200": done, **problems},
     }
     if verb.method == "GET":

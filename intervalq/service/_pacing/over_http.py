@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
@@ -11,15 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from intervalq.errors import ConfigMismatch, IntervalqError, QueueClosed, QueueNotFound
+from intervalq.errors import IntervalqError
 from intervalq.service._access import Access, Caller
-from intervalq.service._http import MAX_BYTES, body_of, caller_of, problem, while_connected
+from intervalq.service._http import body_of, caller_of, problem, refused, while_connected
 from intervalq.service._pacing.fields import fields_of
-from intervalq.service._pacing.openapi import document
 from intervalq.service._pacing.verbs import Done, Fields, Pacing, TooLate
-from intervalq.service._refusal import Code, Refusal, refusal
-
-log: Final = logging.getLogger("intervalq")
+from intervalq.service._refusal import Code, Refusal
 
 
 class Verb(NamedTuple):
@@ -47,18 +43,8 @@ VERBS: Final = (
 
 
 def routes(pacing: Pacing, access: Access | None) -> list[Route]:
-    """The routes of all verbs, and of the document that describes them."""
-    described = document(VERBS)
-
-    async def openapi(request: Request) -> Response:
-        del request
-        return JSONResponse(described)
-
-    found = [Route("/v1/openapi.json", openapi, methods=["GET"])]
-    return [
-        *found,
-        *(Route(verb.path, _endpoint(pacing, access, verb), methods=[verb.method]) for verb in VERBS),
-    ]
+    """The routes of all verbs."""
+    return [Route(verb.path, _endpoint(pacing, access, verb), methods=[verb.method]) for verb in VERBS]
 
 
 def _endpoint(pacing: Pacing, access: Access | None, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
@@ -73,7 +59,7 @@ def _endpoint(pacing: Pacing, access: Access | None, verb: Verb) -> Callable[[Re
             retry = {} if late.retry_after is None else {"retry-after": str(math.ceil(late.retry_after))}
             return problem(429, "the slot comes too late", str(late), {**late.headers, **retry})
         except (Refusal, IntervalqError) as error:
-            return _refused(error)
+            return refused(error)
         if done.fields is None:
             return Response(status_code=204, headers=done.headers)
         return JSONResponse(done.fields, headers=done.headers)
@@ -95,29 +81,3 @@ async def _given(request: Request, verb: Verb) -> dict[str, Any]:
             raise Refusal(Code.INVALID_ARGUMENT, f"the query may have {', '.join(verb.fields)}, each once")
         given[name] = value
     return given
-
-
-_TITLES: Final = {
-    Code.INVALID_ARGUMENT: "the request is malformed",
-    Code.DEADLINE_EXCEEDED: "the store gave no answer in time",
-    Code.NOT_FOUND: "there is no such thing",
-    Code.PERMISSION_DENIED: "the caller may not do this",
-    Code.RESOURCE_EXHAUSTED: f"a body has at most {MAX_BYTES} bytes",
-    Code.UNIMPLEMENTED: "the store can't do this",
-    Code.UNAVAILABLE: "the service is not available now",
-    Code.UNAUTHENTICATED: "the caller is unknown",
-    Code.INTERNAL: "the service has failed",
-}
-
-
-def _refused(error: Refusal | IntervalqError) -> Response:
-    if isinstance(error, QueueNotFound):
-        return problem(404, _TITLES[Code.NOT_FOUND], str(error))
-    if isinstance(error, ConfigMismatch | QueueClosed):
-        return problem(409, "the queue is in another state", str(error))
-    refused = error if isinstance(error, Refusal) else refusal(error)
-    status = 413 if refused.code == Code.RESOURCE_EXHAUSTED else refused.code.http
-    if status == 500:
-        log.error("a request failed: %s", error)
-    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
-    return problem(status, _TITLES[refused.code], refused.message, headers)

@@ -12,6 +12,7 @@ import anyio
 
 from intervalq import IntervalQueue
 from intervalq.errors import QueueNotFound
+from intervalq.service._measures import waits
 from intervalq.service._refusal import Code, Refusal
 from intervalq.store import Store
 
@@ -85,7 +86,8 @@ class Queues:
             if self._closed:
                 scope.cancel()
             try:
-                yield
+                with waits("slot"):
+                    yield
             finally:
                 self._waiting.discard(scope)
         if scope.cancelled_caught:

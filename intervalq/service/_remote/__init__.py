@@ -1,1 +1,1 @@
-"""intervalq.v1 over gRPC: the stores of a service, for the stores `intervalq://` of its clients."""
+"""intervalq.v1: the stores of a service, over gRPC for stores `intervalq://`, and over HTTP/JSON."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import grpc
 import grpc.aio
 
-from intervalq._wire.intervalq_v1_pb2 import QUEUES, SCHEDULES, TASKS, Result, Step, Subject, Wakeup
+from intervalq._wire import verbs
+from intervalq._wire.intervalq_v1_pb2 import QUEUES, SCHEDULES, TASKS, Kind, Result, Step, Subject, Wakeup
 from intervalq._wire.values import dumps
 from intervalq._wire.verbs import VERSION
 from intervalq.errors import IntervalqError, UnsupportedOperation
 from intervalq.service._access import Access, Caller, need
-from intervalq.service._grpc import abort, caller_of
+from intervalq.service._grpc import abort, caller_of, sender_of
+from intervalq.service._measures import measured, waits
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights, steps
+from intervalq.service._remote.places import Places
 from intervalq.service._remote.stores import Stores
 from intervalq.service._remote.tasks import RemoteTasks
 from intervalq.store import SchedulesWaking
@@ -29,6 +32,8 @@ NAME: Final = "intervalq.v1.Store"
 
 MAX_LISTENING: Final = 64
 """The most streams of wake-ups: a store may need a connection for each. Further clients poll."""
+_PATIENCE: Final = 10.0
+"""Seconds within which a client must take a wake-up."""
 
 
 class Remote:
@@ -36,14 +41,14 @@ class Remote:
 
     def __init__(self, stores: Stores, access: Access | None) -> None:
         self._stores, self._access = stores, access
-        self._listening: set[asyncio.Event] = set()
+        self._listening = Places(MAX_LISTENING)
         self._closed = False
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handler of the service, for a server of gRPC."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Apply": grpc.unary_unary_rpc_method_handler(
-                self._apply,
+                measured(self._apply, _verb_of),
                 request_deserializer=Step.FromString,
                 response_serializer=Result.SerializeToString,
             ),
@@ -58,8 +63,7 @@ class Remote:
     def close(self) -> None:
         """End all streams: the service is about to stop, and clients find another one."""
         self._closed = True
-        for over in self._listening:
-            over.set()
+        self._listening.end_all()
 
     async def _apply(self, step: Step, context: grpc.aio.ServicerContext[Any, Any]) -> Result:
         try:
@@ -69,24 +73,57 @@ class Remote:
             raise
 
     async def _listen(self, subject: Subject, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        over = asyncio.Event()
         try:
-            self._admit(over)
             caller = caller_of(self._access, context)
-            async with await _listening(self._stores, subject, caller) as woken:
-                await context.write(Wakeup())
-                while not self._closed and (found := await _next(woken, over)) is not None:
-                    await context.write(Wakeup(handed=found[0]))
+            listening = await _listening(self._stores, subject, caller)
+            over = asyncio.Event()
+            if self._closed:
+                over.set()
+            with self._listening.place(sender_of(self._access, context), over.set), waits("stream"):
+                async with listening as woken:
+                    late = await _pass_on(context, woken, over)
+            if late is not None:
+                await late  # nothing can overtake it
+            if not self._closed:
+                await abort(
+                    context, Refusal(Code.RESOURCE_EXHAUSTED, "others listen instead: poll meanwhile")
+                )
         except (Refusal, IntervalqError) as error:
             await abort(context, error)
-        finally:
-            self._listening.discard(over)
 
-    def _admit(self, over: asyncio.Event) -> None:
-        if len(self._listening) >= MAX_LISTENING:
-            raise Refusal(Code.RESOURCE_EXHAUSTED, "too many clients listen: poll, and try again later")
-        self._listening.add(over)
 
+async def _pass_on(
+    context: grpc.aio.ServicerContext[Any, Any], woken: Callable[[], Awaitable[bytes]], over: asyncio.Event
+) -> asyncio.Future[None] | None:
+    """Send wake-ups until it is over (None), or until the client doesn't take one, which is returned."""
+    found: tuple[bytes] | None = (b"",)
+    while found is not None:
+        sent = asyncio.ensure_future(context.write(Wakeup(handed=found[0])))
+        try:
+            await asyncio.wait([sent], timeout=_PATIENCE)
+        except asyncio.CancelledError:
+            sent.cancel()
+            raise
+        if not sent.done():
+            return sent
+        await sent
+        found = None if over.is_set() else await _next(woken, over)
+    return None
+
+
+def _verb_of(step: Step) -> str:
+    """The command of a step, if it begins as clients write it."""
+    command = step.command[len(_OP) : len(_OP) + 30].partition(b'"')[0].decode(errors="replace")
+    is_known = step.command.startswith(_OP) and command in _COMMANDS and step.kind in Kind.values()
+    return f"{NAME}/Apply {Kind.Name(step.kind).lower()} {command}" if is_known else f"{NAME}/Apply"
+
+
+_OP: Final = b'{"op":"'
+_COMMANDS: Final = frozenset(
+    one.__name__
+    for kind in (verbs.QUEUES, verbs.TASKS, verbs.LEDGERS, verbs.SCHEDULES)
+    for one in get_args(kind)
+)
 
 Woken = Callable[[], Awaitable[Any]]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final
 
 from intervalq._spec import parse
 from intervalq._wire import verbs
@@ -14,8 +15,10 @@ from intervalq._wire.queues import read_command, read_common, write_answer, writ
 from intervalq._wire.values import MalformedValue, dumps, loads
 from intervalq._wire.verbs import NAMES, SCHEDULES_READ, VERSION, Names, ReadSchedules, ScheduleCommand
 from intervalq.errors import DependencyError, InboxFull, IntervalqError, InvalidName, StoreError
+from intervalq.keyed import Common
 from intervalq.ledger import rules as ledgers
 from intervalq.ledger.rules import Command as LedgerCommand
+from intervalq.rules import Command
 from intervalq.service._access import Anybody, Caller, need
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights
@@ -39,18 +42,41 @@ async def apply(stores: Stores, step: Step, caller: Caller) -> Result:
     """
     if step.version != VERSION:
         return Result(failure=Failure(kind="VersionMismatch", message=other_version(step.version)))
-    do = _DO.get(step.kind)
-    if do is None:
+    read = _READ.get(step.kind)
+    if read is None:
         raise Refusal(Code.INVALID_ARGUMENT, f"{step.kind} is no kind of store")
-    now = step.now if step.HasField("now") else None
     try:
-        if now is not None:
-            await need(caller, [rights.CLOCK])
-        return Result(answer=await do(stores, step, caller, now))
+        command = read(step.command)
+        known = read_common(step.known) if step.known else None
+        now = step.now if step.HasField("now") else None
+        return Result(answer=await do(stores, step.kind, step.name, command, caller, known=known, now=now))
     except (StoreError, DependencyError, InboxFull) as error:
         return Result(failure=failure_of(error))
     except (MalformedValue, IntervalqError) as error:
         raise Refusal(Code.INVALID_ARGUMENT, str(error)) from error
+
+
+async def do(
+    stores: Stores,
+    kind: int,
+    name: str,
+    command: Any,  # noqa: ANN401 - one of the kind
+    caller: Caller,
+    *,
+    known: Common | None = None,
+    now: int | None = None,
+) -> bytes:
+    """Do a command if the caller may; returns the answer as JSON.
+
+    Raises:
+        Refusal: it may not do it; nothing was done.
+        IntervalqError: the command can't be done, or the store has failed.
+    """
+    if now is not None:
+        await need(caller, [rights.CLOCK])
+    if kind == QUEUES:
+        return await _queue(stores, name, command, caller, known=known, now=now)
+    return await _DO[kind](stores, name, command, caller, now)
 
 
 def other_version(version: int) -> str:
@@ -73,8 +99,16 @@ def record_name(name: str) -> str:
     return name
 
 
-async def _queue(stores: Stores, step: Step, caller: Caller, now: int | None) -> bytes:
-    store, command, name = stores.of_queues(), read_command(step.command), step.name
+async def _queue(
+    stores: Stores,
+    name: str,
+    command: Command | Names,
+    caller: Caller,
+    *,
+    known: Common | None,
+    now: int | None,
+) -> bytes:
+    store = stores.of_queues()
     if isinstance(command, Names):
         names = await store.names()
         if not isinstance(caller, Anybody):
@@ -83,41 +117,44 @@ async def _queue(stores: Stores, step: Step, caller: Caller, now: int | None) ->
         return dumps(NAMES, tuple(names))
     record_name(name)
     await rights.need_for_queue(caller, name, command)
-    if not step.known:
+    if known is None:
         return write_answer(await store.apply(name, command, now))
-    known = read_common(step.known)
     if not name.startswith(f"{known.record}:"):
-        raise MalformedValue("a key's queue is under the rate of another queue")
+        raise Refusal(Code.INVALID_ARGUMENT, "a key's queue is under the rate of another queue")
     return write_keyed_answer(await pairing(store).apply_keyed(name, command, known, now))
 
 
-async def _tasks(stores: Stores, step: Step, caller: Caller, now: int | None) -> bytes:
-    command: TaskCommand[Any] = loads(verbs.TASKS, step.command)
+async def _tasks(
+    stores: Stores, name: str, command: TaskCommand[Any], caller: Caller, now: int | None
+) -> bytes:
+    del name
     done = await RemoteTasks(stores.of_tasks(), caller).apply(command, now)
     return dumps(verbs.answer_of(command), done)
 
 
-async def _ledger(stores: Stores, step: Step, caller: Caller, now: int | None) -> bytes:
+async def _ledger(
+    stores: Stores, name: str, command: LedgerCommand | Names, caller: Caller, now: int | None
+) -> bytes:
     store = stores.of_ledgers()
-    command = cast("LedgerCommand | Names", loads(verbs.LEDGERS, step.command))
     if isinstance(command, Names):
         names = await store.names()
         if not isinstance(caller, Anybody):
             seen = await rights.readable(caller, map(rights.ledger, names))
             names = [one for one in names if rights.ledger(one) in seen]
         return dumps(NAMES, tuple(names))
-    name = parse.name(step.name, what="ledger")
+    parse.name(name, what="ledger")
     await need(caller, [rights.of_ledger(name, command)])
     if isinstance(command, ledgers.Look) and not 1 <= command.limit <= MAX_SHOWN:
-        raise MalformedValue(f"a page has 1 to {MAX_SHOWN} rows")
+        raise Refusal(Code.INVALID_ARGUMENT, f"a page has 1 to {MAX_SHOWN} rows")
     if isinstance(command, _OF_SESSIONS):
         command = command._replace(session=caller.claimant(command.session))
     return dumps(verbs.LEDGER_ANSWER, await store.apply(name, command, now))
 
 
-async def _schedules(stores: Stores, step: Step, caller: Caller, now: int | None) -> bytes:
+async def _schedules(
+    stores: Stores, name: str, command: ScheduleCommand, caller: Caller, now: int | None
+) -> bytes:
     store = stores.of_schedules()
-    command: ScheduleCommand = loads(verbs.SCHEDULES, step.command)
     await need(caller, rights.of_schedule(command))
     if isinstance(command, ReadSchedules):
         found = await store.read_schedules(command.names, now)
@@ -126,13 +163,18 @@ async def _schedules(stores: Stores, step: Step, caller: Caller, now: int | None
             seen = await rights.readable(caller, map(rights.schedule, texts))
             texts = {name: text for name, text in texts.items() if rights.schedule(name) in seen}
         return dumps(SCHEDULES_READ, (found.now, tuple(texts.items())))
-    parse.name(command.name, what="schedule")
     name, known, text, earliest = command
+    parse.name(name, what="schedule")
     return dumps(Swapped, await store.swap_schedule(name, known, text, earliest=earliest, now=now))
 
 
-_DO: Final[dict[int, Callable[[Stores, Step, Caller, int | None], Awaitable[bytes]]]] = {
-    QUEUES: _queue,
+_READ: Final[dict[int, Callable[[bytes], Any]]] = {
+    QUEUES: read_command,
+    TASKS: partial(loads, verbs.TASKS),
+    LEDGERS: partial(loads, verbs.LEDGERS),
+    SCHEDULES: partial(loads, verbs.SCHEDULES),
+}
+_DO: Final[dict[int, Callable[[Stores, str, Any, Caller, int | None], Awaitable[bytes]]]] = {
     TASKS: _tasks,
     LEDGERS: _ledger,
     SCHEDULES: _schedules,

@@ -1,0 +1,49 @@
+"""Connections over HTTP that can't hold the service up: clients that send or take nothing are cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MAX_CONNECTIONS: Final = 10_000
+"""The most connections; those beyond are closed at once."""
+_LOOK: Final = 10.0
+"""Seconds between two looks at a connection."""
+_PATIENCE: Final = 3
+"""How many looks in a row may find that a request is incomplete, or that nothing of an answer was taken."""
+
+
+class Connection(H11Protocol):
+    """One connection, looked at from time to time."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        self._left = 0  # bytes of answers that the client had not taken at the last look
+        self._late = 0  # looks in a row at which it was late
+        self._next = self.loop.call_later(_LOOK, self._look)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._next.cancel()
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`: the client has taken something."""
+        self._late = 0
+        super().resume_writing()
+
+    def _look(self) -> None:
+        left, before = self.transport.get_write_buffer_size(), self._left
+        self._left = left
+        cycle = self.cycle
+        is_incomplete = cycle is None or cycle.response_complete or cycle.more_body
+        self._late = self._late + 1 if (0 < left >= before) or (not left and is_incomplete) else 0
+        if self._late > _PATIENCE:
+            self.transport.abort()
+        else:
+            self._next = self.loop.call_later(_LOOK, self._look)
