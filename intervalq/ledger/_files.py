@@ -20,12 +20,15 @@ class Files(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder; none if there is no such folder."""
+        ...
 
     def has(self, path: str) -> bool:
         """Whether there is a file or a folder."""
+        ...
 
     def read(self, path: str) -> bytes:
         """What a file has; FileNotFoundError: there is none."""
+        ...
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file, and the folders that it needs."""
