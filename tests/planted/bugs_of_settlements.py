@@ -1,4 +1,4 @@
-"""Bugs of costs that are settled afterwards, and of what a warning of a far store says."""
+"""Bugs of costs that are settled afterwards, of settings, and of what a warning of a far store says."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from intervalq._shard import settlements, warnings
+from intervalq._shard.connection import Connection
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.settlements import Settlements
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.warnings import Warnings
-from intervalq.rules import FOREVER, Limit, Settled, State
+from intervalq.errors import StoreUnavailable
+from intervalq.rules import FOREVER, Limit, Settings, Settled, State
 from planted.planting import bug, instead
 
 _ADD: Final = Settlements.add
@@ -46,6 +48,17 @@ def _() -> Iterator[None]:
     yield from instead(settlements, "patience", lambda limits: FOREVER)
 
 
+@bug("reports-go-on", "debts", 0)
+def _() -> Iterator[None]:
+    """Reports are sent to an absent store again and again, although nobody waits."""
+
+    def troubled(self: Settlements, trouble: Exception) -> None:
+        if not isinstance(trouble, StoreUnavailable):
+            self.forget()
+
+    yield from instead(Settlements, "troubled", troubled)
+
+
 @bug("cell-of-another-time", "windows", 3)
 def _() -> Iterator[None]:
     """Reports don't say in which part of a cell their slots were."""
@@ -65,3 +78,14 @@ def _() -> Iterator[None]:
         _CHECK(self, dispatcher, time, state, at)
 
     yield from instead(Warnings, "check", check)
+
+
+@bug("configured-in-vain", "joins", 0)
+def _() -> Iterator[None]:
+    """A handle that has configured its queue creates a lost record with its settings from before."""
+
+    def adopt(self: Connection, settings: Settings, counted: tuple[str, ...]) -> None:
+        del settings
+        self.counted = counted
+
+    yield from instead(Connection, "adopt", adopt)
