@@ -13,6 +13,7 @@ import anyio
 import click
 import psycopg
 import pytest
+from anyio.abc import TaskStatus
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from intervalq.cli._app import _COMMANDS, app, run_app
 from intervalq.cli._run import session as _session
 from intervalq.cli._work import worker as _work_run
 from intervalq.rules import Drop, Hold, Settings
+from intervalq.service import Addresses
 from intervalq.store import open_store
 from intervalq.tasks import Tasks
 
@@ -122,6 +124,10 @@ async def _stands_still(*_: object) -> int:
     return 0
 
 
+async def _serves(*_: object, task_status: TaskStatus[Addresses], **__: object) -> None:
+    task_status.started(Addresses(None, "http://127.0.0.1:1"))
+
+
 def _exits(code: int) -> NoReturn:
     raise click.exceptions.Exit(code)
 
@@ -150,6 +156,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr("intervalq.cli._demo.command._Demo.run", _stands_still)
     monkeypatch.setattr("intervalq.cli._demo.api._serve", _stands_still)
     monkeypatch.setattr(_session._Session, "run", _stands_still)
+    monkeypatch.setattr("intervalq.cli._schedule.once._Once.run", _stands_still)
+    monkeypatch.setattr("intervalq.cli._schedule.once.Guarded", lambda _: io.StringIO())  # it forks
+    monkeypatch.setattr("intervalq.service.serve", _serves)
     monkeypatch.setattr(
         "click.shell_completion.BashComplete._check_version", lambda *_: None
     )  # it starts bash
@@ -201,6 +210,8 @@ def test_a_time_that_is_no_number_is_refused(run: Run) -> None:
 @example(words=["tasks", "queues", "--store", f"postgresql://user:{CANARY}@host:1/db"])
 @example(words=["work", "workers", "--until-empty"])
 @example(words=["work", "workers", "--processes=2", "--json"])
+@example(words=["serve", "--store=memory://x"])
+@example(words=["once", "--name=q", "--every=1s", "--store=state.json", "--", "cat"])
 @example(words=["status", "--store", "~nobody-here/x"])
 @example(words=["status", "q", "--store", f"postgresql://user:%{CANARY}@host/db"])
 @given(words=command_lines())
