@@ -11,7 +11,6 @@ from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.settlements import Settlements
 from intervalq._shard.store_time import StoreTime
 from intervalq._shard.warnings import Warnings
-from intervalq.errors import StoreUnavailable
 from intervalq.rules import FOREVER, Limit, Settings, Settled, State
 from planted.planting import bug, instead
 
@@ -48,17 +47,6 @@ def _() -> Iterator[None]:
     yield from instead(settlements, "patience", lambda limits: FOREVER)
 
 
-@bug("reports-go-on", "debts", 0)
-def _() -> Iterator[None]:
-    """Reports are sent to an absent store again and again, although nobody waits."""
-
-    def troubled(self: Settlements, trouble: Exception) -> None:
-        if not isinstance(trouble, StoreUnavailable):
-            self.forget()
-
-    yield from instead(Settlements, "troubled", troubled)
-
-
 @bug("cell-of-another-time", "windows", 3)
 def _() -> Iterator[None]:
     """Reports don't say in which part of a cell their slots were."""
@@ -80,7 +68,7 @@ def _() -> Iterator[None]:
     yield from instead(Warnings, "check", check)
 
 
-@bug("configured-in-vain", "joins", 0)
+@bug("configured-in-vain", "joins", 30)
 def _() -> Iterator[None]:
     """A handle that has configured its queue creates a lost record with its settings from before."""
 
