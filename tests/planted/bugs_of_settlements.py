@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from intervalq._queue import attempts
 from intervalq._shard import settlements, warnings
 from intervalq._shard.connection import Connection
 from intervalq._shard.dispatcher import Dispatcher
+from intervalq._shard.grants import Grant
 from intervalq._shard.settlements import Settlements
+from intervalq._shard.shard import Shard
 from intervalq._shard.store_time import StoreTime
+from intervalq._shard.wait_queue import Waiter
 from intervalq._shard.warnings import Warnings
 from intervalq.rules import FOREVER, Limit, Settings, Settled, State
 from planted.planting import bug, instead
 
 _ADD: Final = Settlements.add
 _CHECK: Final = Warnings.check
+_LATE: Final = attempts.late
 
 
 @bug("refunds-sent-again", "windows", 7)
@@ -77,3 +82,15 @@ def _() -> Iterator[None]:
         self.counted = counted
 
     yield from instead(Connection, "adopt", adopt)
+
+
+@bug("late-threads-take-nothing", "returns", 6)
+def _() -> Iterator[None]:
+    """A job whose thread came too late takes a slot without its units."""
+
+    def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
+        again = _LATE(shard, grant, waiter)
+        again.units = ()
+        return again
+
+    yield from instead(attempts, "late", late)

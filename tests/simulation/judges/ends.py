@@ -134,7 +134,7 @@ def kept(seen: Observer, plan: Plan) -> Findings:
 
 
 def handed(seen: Observer, plan: Plan) -> Findings:
-    """A thread is handed its slot before it comes, unless its process wakes late, or heard of it just then."""
+    """A thread is handed its slot before it comes, unless its process wakes late, or has just heard of it."""
     late = {each.name for each in plan.processes if each.lateness > _HANDED / 4 or each.turn is not None}
     waited: dict[Process, list[ObservedJob]] = defaultdict(list)
     for job in seen.jobs:
