@@ -17,19 +17,66 @@ log: Final = logging.getLogger("intervalq")
 LEASE: Final = 60_000_000
 """How long a lease lasts, in microseconds: so long after the death of its process the next run may begin."""
 
-_RENEWED: Final = 20.0
-"""Seconds between two renewals: two may fail before the lease ends."""
+_TIMES: Final = 3
+"""How many times a lease is renewed while it lasts, so that one or two may fail."""
+
+_AGAIN: Final = 30
+"""How many times it is tried in that time while the store can't be reached."""
+
+MARGIN: Final = 10
+"""The part of a lease that is left when a run which can't renew it is cancelled: time to end."""
 
 _ENDING: Final = 5.0
 """How many seconds a process that is being ended takes at most to give its lease back."""
 
 
-async def run(records: Records, name: str, holder: str, function: Callable[[], Awaitable[None]]) -> None:
-    """Run a function under the lease that `holder` has taken; it is cancelled if the lease is lost."""
+def left(records: Records, until: int, lease: int) -> float:
+    """For how many seconds a run may go on: it has to end before another one may begin.
+
+    The time counts from before the store was asked, however late its answer came.
+    """
+    return max(0.0, (until - records.latest_now() - lease // MARGIN) / 1e6)
+
+
+async def extend(records: Records, name: str, holder: str, lease: int) -> Record | None:
+    """Renew the lease of a run, unless it is lost; returns the record after that."""
+
+    def renewed(record: Record | None, now: int) -> Record | None:
+        return None if record is None else renew(record, holder, now, lease)
+
+    return await records.change(name, renewed)
+
+
+async def keep(records: Records, name: str, taken: Record, lease: int, scope: anyio.CancelScope) -> None:
+    """Renew the lease of the run in `scope`, whose deadline it sets: in time if the store doesn't answer."""
+    usual = lease / _TIMES / 1e6
+    known: Record | None = taken
+    pause = usual
+    while known is not None and known.holder == taken.holder and known.running:
+        rest = left(records, known.until, lease)
+        scope.deadline = anyio.current_time() + rest
+        await anyio.sleep(pause if pause < rest else rest / 2)
+        try:
+            known, pause = await extend(records, name, taken.holder, lease), usual
+        except StoreUnavailable:
+            known, pause = records.get(name), lease / _AGAIN / 1e6
+    scope.deadline = anyio.current_time()
+
+
+async def run(records: Records, name: str, taken: Record, function: Callable[[], Awaitable[None]]) -> None:
+    """Run a function under the lease that was taken; it is cancelled if the lease is lost."""
     finished = False
+
+    async def kept(scope: anyio.CancelScope) -> None:
+        try:
+            await keep(records, name, taken, LEASE, scope)
+        finally:
+            if anyio.current_time() >= scope.deadline:
+                log.error("schedule %r: a run has lost its lease, and is cancelled", name)
+
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(_renew, records, name, holder, group.cancel_scope)
+            group.start_soon(kept, group.cancel_scope)
             try:
                 await function()
                 finished = not group.cancel_scope.cancel_called
@@ -39,7 +86,7 @@ async def run(records: Records, name: str, holder: str, function: Callable[[], A
             finally:
                 group.cancel_scope.cancel()
     finally:
-        await _give_back(records, name, holder, finished=finished)
+        await _give_back(records, name, taken.holder, finished=finished)
 
 
 async def run_beside(
@@ -65,24 +112,6 @@ async def run_beside(
             group.cancel_scope.cancel()
     if failed is not None:
         raise failed
-
-
-async def _renew(records: Records, name: str, holder: str, scope: anyio.CancelScope) -> None:
-    def renewed(record: Record | None, now: int) -> Record | None:
-        return None if record is None else renew(record, holder, now, LEASE)
-
-    while True:
-        await anyio.sleep(_RENEWED)
-        try:
-            record = await records.change(name, renewed)
-        except StoreUnavailable:
-            record = records.get(name)
-            if record is not None and record.holder == holder and records.now() < record.until:
-                continue
-        if record is None or record.holder != holder or not record.running or records.now() >= record.until:
-            log.error("schedule %r: a run has lost its lease, and is cancelled", name)
-            scope.cancel()
-            return
 
 
 async def _give_back(records: Records, name: str, holder: str, *, finished: bool) -> None:

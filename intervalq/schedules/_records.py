@@ -28,7 +28,7 @@ class Records:
         self._noted: dict[str, int] = {}
         """For each schedule, which of all answers (`_answers`) its text is from."""
         self._answers = 0
-        self._now = self._received = 0
+        self._now = self._sent = self._received = 0
 
     def get(self, name: str) -> Record | None:
         """The record of a schedule, as it is known; None: there is none.
@@ -66,6 +66,10 @@ class Records:
         """The store's clock, as it is known: never ahead of it, unless it was set back."""
         return self._now + CLOCK.get().now() - self._received
 
+    def latest_now(self) -> int:
+        """The latest that the store's clock can show by now, unless it was set forward."""
+        return self._now + CLOCK.get().now() - self._sent
+
     def local(self, instant: int) -> int:
         """When the process's own clock will show that the store's has reached this instant."""
         return self._received + instant - self._now
@@ -81,9 +85,9 @@ class Records:
         An answer may be old: it was under way while another one came, or is from a replica that lags. If it
         may be older than what is known, the store is asked by a swap that changes nothing.
         """
-        began = self._answers
+        began, sent = self._answers, CLOCK.get().now()
         found = await self._store.read_schedules(names)
-        self._read(found.now)
+        self._read(found.now, sent)
         before, doubtful = dict(self._texts), list[str]()
         for name in {*found.texts, *(self._texts if names is None else names)}:
             text, known = found.texts.get(name), self._texts.get(name)
@@ -134,8 +138,9 @@ class Records:
         return CLOCK.get().goes_on or not isinstance(self._store, SchedulesWaking)
 
     async def _swap(self, name: str, text: str | None, earliest: int = 0) -> bool:
+        sent = CLOCK.get().now()
         answer = await self._store.swap_schedule(name, self._texts.get(name), text, earliest=earliest)
-        self._read(answer.now)
+        self._read(answer.now, sent)
         self._note(name, answer.text)
         return answer.done
 
@@ -143,9 +148,9 @@ class Records:
         self._answers += 1
         self._texts[name], self._noted[name] = text, self._answers
 
-    def _read(self, now: int) -> None:
-        """Note a reading of the store's clock, which has arrived just now."""
-        self._now, self._received = now, CLOCK.get().now()
+    def _read(self, now: int, sent: int) -> None:
+        """Note a reading of the store's clock, which was asked for at `sent` and has arrived just now."""
+        self._now, self._sent, self._received = now, sent, CLOCK.get().now()
 
     def _corrupt(self, name: str, why: object) -> CorruptState:
         return CorruptState(

@@ -22,6 +22,7 @@ from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._task import ScheduledTask
 from intervalq.schedules._times.plan import Plan
+from intervalq.schedules._times.zone import shown
 from intervalq.schedules.rules import Record, declare, fire, skip
 from intervalq.store import wall_clock
 
@@ -30,6 +31,10 @@ log: Final = logging.getLogger("intervalq")
 _HELD: Final = 1_000_000
 """Microseconds between two looks at an occurrence that waits for the end of an earlier run, and the fewest
 between two looks at a schedule that is paused."""
+
+_BEHIND: Final = 20_000
+"""How many microseconds a process lets the one go first that took the last occurrence. The others don't know
+yet how that run ended, so they would ask the store twice: for that, and for the next occurrence."""
 
 _THREADS: Final = 40
 """How many runs of a plain function go on at once in a process. Other schedules have their own."""
@@ -56,6 +61,8 @@ class Runner:
         """The last occurrence that this process has started. What is known of the record may be older."""
         self._late = 0
         """The last occurrence that was too late for its grace."""
+        self._let_go = 0
+        """The fencing number of the last run whose process was let go first."""
 
     def wake(self) -> None:
         """Look at the record again: it has changed, or the store's clock has."""
@@ -113,7 +120,7 @@ class Runner:
             await self._declare()
             return
         if self._process.has(record.holder, record.fired) and (record.fired or 0) > self._started:
-            self._start(record)
+            await self._begin(record)
             return
         if record.paused and not record.is_asked:
             await self._wait_for_resume(record)
@@ -127,8 +134,18 @@ class Runner:
             await self._sleep.until(math.inf)
         elif choice.due > now:
             await self._sleep.until(self._records.local(choice.due))
+        elif self._lets_go(record) and now < choice.due + _BEHIND:
+            await self._sleep.until(self._records.local(choice.due + _BEHIND))
         else:
             await self._take(record, choice, now)
+
+    def _lets_go(self, record: Record) -> bool:
+        """Whether another process goes first: the one whose run had not ended when that was last known."""
+        grace, is_mine = self._task.grace, self._process.has(record.holder, record.fired)
+        if not record.running or is_mine or record.fence == self._let_go:
+            return False
+        self._let_go = record.fence
+        return grace is None or grace > 10 * _BEHIND
 
     def _choice(self, record: Record, plan: Plan, now: int) -> Choice | None:
         """What to take next: by the plan, or what somebody has asked for."""
@@ -177,6 +194,13 @@ class Runner:
             log.warning("schedule %r: %s is missed, it is too late", task.name, self._time(choice))
             self._late = choice.scheduled
 
+    async def _begin(self, taken: Record) -> None:
+        """Start the function, unless the lease is nearly over, because the answer came late or was lost."""
+        if self._task.overlap == "allow" or _lease.left(self._records, taken.until, _lease.LEASE):
+            self._start(taken)
+        else:
+            await _lease.extend(self._records, self._task.name, taken.holder, _lease.LEASE)
+
     def _start(self, taken: Record) -> None:
         """Start the function of the occurrence that this process has taken, once."""
         assert self._before is not None
@@ -191,12 +215,12 @@ class Runner:
         async def call(begins: Callable[[], None] = _nothing) -> None:
             await self._task.call(occurrence, self._threads, begins)
 
-        name, holder = self._task.name, taken.holder
+        name = self._task.name
         try:
             if self._task.overlap == "allow":
-                await _lease.run_beside(self._records, name, holder, call)
+                await _lease.run_beside(self._records, name, taken.holder, call)
             else:
-                await _lease.run(self._records, name, holder, call)
+                await _lease.run(self._records, name, taken, call)
                 self.wake()
         except Exception as error:
             reason: BaseException = error
@@ -210,7 +234,7 @@ class Runner:
             )
 
     def _time(self, choice: Choice) -> str:
-        return f"{self._task.plan.time(choice.scheduled):%Y-%m-%d %H:%M:%S %Z}"
+        return shown(self._task.plan.time(choice.scheduled))
 
 
 def _nothing() -> None:

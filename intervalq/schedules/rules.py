@@ -11,8 +11,8 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
-LAYOUT: Final = 1
-"""The version of a record's layout."""
+LAYOUT: Final = 2
+"""The version of a record's layout. Layout 1 has no `asked`, so its readers would drop a request."""
 
 _MAX_NUMBER: Final = 2**53
 """No number of a record is larger."""
@@ -51,7 +51,8 @@ class Record:
     """Whether its holder has not reported the end of the run; where runs may overlap, its beginning."""
     paused: bool = False
     asked: int | None = None
-    """An occurrence beside the plan, at once, that somebody has asked for; None: nobody ever has."""
+    """An occurrence beside the plan, at once, that somebody has asked for; None: nobody has since one of the
+    plan fired."""
 
     @property
     def is_asked(self) -> bool:
@@ -59,8 +60,11 @@ class Record:
         return self.asked is not None and self.asked > self.through
 
     def to_text(self) -> str:
-        """The record as it is stored: the same text for the same record."""
-        return json.dumps({"version": LAYOUT, **asdict(self)}, separators=(",", ":"))
+        """The record as it is stored, in the oldest layout that holds it; the same text for the same one."""
+        values = asdict(self)
+        if self.asked is None:
+            del values["asked"]
+        return json.dumps({"version": LAYOUT if "asked" in values else 1, **values}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -148,7 +152,9 @@ def fire(
         return Outcome("held", record)
     if grace is not None and now - max(due, record.until if overlap == "wait" else due) > grace:
         return Outcome("misfire", record)
-    return Outcome("ours", _taken(replace(record, through=scheduled, fired=scheduled), holder, now + lease))
+    asked = None if record.asked is None or record.asked < scheduled else record.asked
+    fired = replace(record, through=scheduled, fired=scheduled, asked=asked)
+    return Outcome("ours", _taken(fired, holder, now + lease))
 
 
 def take_over(record: Record, holder: str, now: int, lease: int) -> Record:
@@ -203,4 +209,7 @@ def _taken(record: Record, holder: str, until: int) -> Record:
 
 
 def _decided(record: Record, now: int) -> Record:
-    return replace(record, through=max(record.through, now), reported=max(record.reported, now))
+    """Decide what is scheduled up to now; what somebody has asked for is put off until just after that."""
+    through = max(record.through, now)
+    asked = max(record.asked, through + 1) if record.asked is not None and record.is_asked else record.asked
+    return replace(record, through=through, reported=max(record.reported, now), asked=asked)

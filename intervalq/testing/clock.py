@@ -138,6 +138,9 @@ class VirtualClock:
                     self._wait_in(loop)
                 finally:
                     self._idle.discard(loop)
+                # As in `VirtualLoop`: after half a year, a nanosecond more is the same number.
+                least = math.ulp(loop.time())
+                loop._clock_resolution = max(loop._clock_resolution, least)  # type: ignore[attr-defined]
             run_once(loop)
 
         async def run_sync(function: Callable[..., Any], *args: Any, **options: Any) -> Any:  # noqa: ANN401

@@ -46,6 +46,8 @@ STORES: Final = ("sqlite", "redis-aof", "postgres", "nats")
 _STEP: Final = 20
 """The most seconds by which a clock is set forward or back."""
 _STUCK: Final = 30.0
+_AT_ONCE: Final = 50
+"""How many schedules are declared at once."""
 _CALM: Final = 120.0
 """Seconds after the last fault within which all schedules must have gone on."""
 
@@ -159,8 +161,10 @@ class Driver:
     async def _declare(self) -> None:
         names = [f"s{number}" for number in range(self._plan.schedules)]
         async with Tasks(self._target.url) as tasks:
-            for name in names:
-                await tasks.schedule(name, QUEUE, every=self._plan.every)
+            for begin in range(0, len(names), _AT_ONCE):
+                async with anyio.create_task_group() as group:
+                    for name in names[begin : begin + _AT_ONCE]:
+                        group.start_soon(partial(tasks.schedule, name, QUEUE, every=self._plan.every))
             for row in await tasks.tasks(ids=[f"schedule/{name}" for name in names]):
                 self.storm.begun[row.id.removeprefix("schedule/")] = row.created
 

@@ -12,6 +12,7 @@ import pytest
 
 from intervalq.errors import UnsupportedOperation
 from intervalq.tasks import Claim, Tasks
+from intervalq.tasks._schedule.record import QUEUE
 from intervalq.tasks.sync import Tasks as BlockingTasks
 from stores.kinds import url_of
 
@@ -89,5 +90,22 @@ def test_what_a_store_does_not_have_is_refused_when_it_is_declared(url: str) -> 
                 with pytest.raises(UnsupportedOperation):
                     await tasks.schedule("refused", "q", every="1h", **options)
             assert "refused" not in [info.name for info in await tasks.schedules.inspect_all()]
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("url", ["nats"], indirect=True)
+def test_a_process_that_has_claimed_a_schedule_resumes_what_another_one_has_paused(url: str) -> None:
+    """It reads the row as it claimed it, which does not say that it is paused."""
+    name = f"s-{secrets.token_hex(6)}"
+
+    async def main() -> None:
+        async with Tasks(url) as one, Tasks(url) as two:
+            await one.schedule(name, "q", every="1h")
+            await two._session().claims((QUEUE,), 1_000)
+            await one.schedules.pause(name)
+            await two.schedules.resume(name)
+            assert not (await one.schedules.inspect(name)).paused
+            await one.schedules.drop(name)
 
     anyio.run(main)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,9 @@ from intervalq.schedules.rules import (
     skip,
     take_over,
 )
+
+OLD = Path(__file__).with_name("records_layout_1.jsonl").read_text().splitlines()
+"""Records as the release before `fire` left them: new, running, ended, running in a pause, skipped."""
 
 LEASE, GRACE = 10, 5
 STEPS = st.one_of(
@@ -42,6 +46,7 @@ def test_no_sequence_breaks_the_promises(  # noqa: C901, PLR0912, PLR0915 - one 
     fired: list[int] = []
     closed = now  # occurrences up to here must not fire
     until, runs = 0, ""  # of the run that has the lease, as its holder knows it
+    wanted = False  # whether somebody has asked for an occurrence that was neither fired nor skipped
     for step, (what, *arguments) in history:
         now += step
         before = record
@@ -70,6 +75,7 @@ def test_no_sequence_breaks_the_promises(  # noqa: C901, PLR0912, PLR0915 - one 
                     assert record.fired == scheduled
                     assert record.reported == before.reported
                     fired.append(scheduled)
+                    wanted = wanted and before.asked is not None and before.asked > scheduled
                     closed, runs, until = scheduled, f"{who}.{scheduled}", now + LEASE
             case "take_over", str(who):
                 record = take_over(record, f"{who}.{record.fired}!", now, LEASE)
@@ -84,8 +90,10 @@ def test_no_sequence_breaks_the_promises(  # noqa: C901, PLR0912, PLR0915 - one 
                 assert record.is_asked
                 assert record.asked is not None
                 assert record.asked > closed
+                wanted = True
             case "skip", int(offset):
                 record = skip(record, now + offset)
+                wanted = wanted and before.asked is not None and before.asked > now + offset
                 closed = max(closed, now + offset)
             case "renew", str(who):
                 holder = runs if runs.startswith(who) else f"{who}.{record.fired}"
@@ -113,6 +121,7 @@ def test_no_sequence_breaks_the_promises(  # noqa: C901, PLR0912, PLR0915 - one 
             case _:
                 record = resume(record, now)
                 closed = max(closed, now) if before.paused else closed
+        assert record.is_asked == wanted, "no pause, and no change of the plan, loses it"
         assert record.through >= before.through
         assert record.reported >= before.reported
         assert record.reported <= record.through
@@ -142,7 +151,7 @@ def test_a_run_that_is_given_back_unfinished_stays_to_be_reported() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": 2}, "layout 2"),
+        ({"version": 3}, "layout 3"),
         ({"version": True}, "version"),
         ({"fence": "1"}, "fence"),
         ({"fence": True}, "fence"),
@@ -153,8 +162,26 @@ def test_a_run_that_is_given_back_unfinished_stays_to_be_reported() -> None:
 )
 def test_a_record_that_others_wrote_is_refused(change: dict[str, object], why: str) -> None:
     text = declare(None, "p", 0).to_text()
-    with pytest.raises(NewerRecord if why == "layout 2" else BadRecord, match=why):
+    with pytest.raises(NewerRecord if why == "layout 3" else BadRecord, match=why):
         Record.from_text(json.dumps(json.loads(text) | change))
     with pytest.raises(BadRecord):
         Record.from_text("[" * 100_000)
     assert Record.from_text(text) == replace(declare(None, "q", 0), plan="p")
+
+
+@pytest.mark.parametrize("text", OLD)
+def test_a_record_has_the_oldest_layout_that_holds_it(text: str) -> None:
+    """Older processes go on until somebody asks for an occurrence: that they would drop, so they refuse."""
+    old = Record.from_text(text)
+    assert old.to_text() == text
+    asked = ask(old, old.until + 1)
+    new = asked.to_text()
+    assert json.loads(new)["version"] == 2
+    assert Record.from_text(new) == asked
+    assert asked.asked is not None
+    after = fire(resume(asked, asked.asked - 1), asked.asked, asked.asked, asked.asked, "a", grace=0, lease=9)
+    assert after.verdict == "ours"
+    assert json.loads(after.record.to_text())["version"] == 2, "it tells that this is beside the plan"
+    ended = end(after.record, "a", asked.asked + 1, finished=True)
+    at = asked.asked + 10
+    assert json.loads(fire(ended, at, at, at, "b", grace=0, lease=9).record.to_text())["version"] == 1

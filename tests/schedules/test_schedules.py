@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -11,50 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
-from cronsim import CronSim
 
 from intervalq import IntervalQueue
 from intervalq.errors import InvalidName, InvalidOption, ScheduleNotFound, UnsupportedOperation
 from intervalq.schedules import Schedules
-from intervalq.schedules._times.plan import Plan
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from schedules.world import BEGIN, DAY, HOUR, MINUTE, Line, Silent, World, hourly, run
-
-ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
-
-
-def test_a_year_with_both_changes_of_daylight_saving_in_three_zones() -> None:
-    """Three processes: each occurrence fires once; a process asks the store for it at most once, and the one
-    that fires it notes that it has begun."""
-
-    def declare(schedules: Schedules, note: Callable[..., object]) -> None:
-        for zone in ZONES:
-            name = zone.partition("/")[2]
-            nightly = schedules.cron("30 2 * * *", timezone=zone, name=name, overlap="allow")
-            nightly(note)
-
-    async def year() -> None:
-        world = World()
-        async with world.process(declare), world.process(declare), world.process(declare):
-            await anyio.sleep(365 * DAY)
-        times = Counter((occurrence.name, occurrence.scheduled) for _, occurrence in world.fired)
-        start = datetime.fromtimestamp(1e9, UTC)
-        expected = []
-        for zone in ZONES:
-            for time in CronSim("30 2 * * *", start.astimezone(Plan(timezone=zone, interval=1).zone)):
-                if time > start + timedelta(365):
-                    break
-                expected.append((zone.partition("/")[2], time))
-        assert times == Counter(expected)
-        assert len(expected) == 3 * 365
-        mine = Counter(number for number, _ in world.fired)
-        for number, line in enumerate(world.lines):
-            most = len(expected) + mine[number] + 2 * len(ZONES)  # and one or two to declare each
-            assert line.calls["swap"] <= most
-        assert not [occurrence for _, occurrence in world.fired if occurrence.missed]
-
-    run(year)
+from schedules.world import BEGIN, HOUR, MINUTE, Line, Silent, World, hourly, run
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_broken_record_ends_the_run_with_an_error_and_can_be_dropped(tmp_path:
         store = open_store(str(tmp_path / "state.db"))
         async with Schedules(store) as schedules:
             schedules.every("1h", name="s")(print)
-            for text in ("{}", '{"version":2}'):
+            for text in ("{}", '{"version":3}'):
                 await scheduling(store).swap_schedule("s", None, text)
                 with pytest.raises(CorruptState if text == "{}" else VersionMismatch, match="schedule 's'"):
                     await schedules.run()

@@ -39,9 +39,13 @@ class Line(MemoryStore):
         """How many of the next swaps don't reach the store."""
         self.lost_answers = 0
         """How many of the next answers to swaps get lost."""
+        self.slow_swaps = 0.0
+        """Seconds by which answers to swaps come late."""
+        self.silence: anyio.Event | None = None
+        """Until it is set, nothing reaches the store, and nobody says so."""
 
     async def read_schedules(self, names: object = None, now: int | None = None) -> StoredSchedules:
-        self._count("read")
+        await self._count("read")
         found = await super().read_schedules(names, now)  # type: ignore[arg-type] # passed on
         if self.slow_looks:
             await anyio.sleep(self.slow_looks)
@@ -50,11 +54,12 @@ class Line(MemoryStore):
     async def swap_schedule(
         self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
     ) -> Swapped:
-        self._count("swap")
+        await self._count("swap")
         if self.failing_swaps:
             self.failing_swaps -= 1
             raise StoreUnavailable(self.url, "away")
         answer = await super().swap_schedule(name, known, text, earliest=earliest, now=now)
+        await anyio.sleep(self.slow_swaps)
         if self.slow_repeats and known == text:
             await anyio.sleep(self.slow_repeats)
         if self.lost_answers:
@@ -62,8 +67,11 @@ class Line(MemoryStore):
             raise StoreTimeout(self.url, "no answer")
         return answer
 
-    def _count(self, what: str) -> None:
+    async def _count(self, what: str) -> None:
         self.calls[what] += 1
+        if self.silence is not None:
+            await self.silence.wait()
+            raise StoreTimeout(self.url, "no answer")
         if self.is_cut:
             raise StoreUnavailable(self.url, "cut")
 

@@ -19,6 +19,7 @@ from intervalq.service._access import ACTIONS
 from intervalq.store import Pairing, Waking, open_store, scheduling
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks import rules as tasks
+from intervalq.tasks._schedule.record import QUEUE
 from intervalq.tasks.store import Waking as TasksWaking
 from intervalq.tasks.store import open_task_store
 from service.serving import serving
@@ -239,30 +240,42 @@ async def test_sessions_are_their_callers_own(tmp_path: Path) -> None:
             await store.aclose()
 
 
-async def test_workers_that_may_not_claim_schedules_work_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("rights", "said"),
+    [
+        ((), "keeps no durable schedules going"),
+        (("claim",), "keeps no durable schedules going"),
+        (("claim", "change"), "schedule/s is not kept going by this process"),
+    ],
+)
+async def test_workers_that_may_not_keep_schedules_work_on(
+    rights: tuple[str, ...], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     access, done = tmp_path / "access.toml", list[str]()
     everything = [(action, ["*"]) for action in ACTIONS]
     mine = [("read", ["*"]), *((action, ["q"]) for action in ("claim", "delete", "change"))]
+    mine += [(action, [QUEUE]) for action in rights]
     access.write_text(access_of({"all": everything, "ann": mine}))
     async with (
         serving(f"memory://{tmp_path}", access=str(access)) as address,
         Tasks(url_of("all", address)) as all_,
         Tasks(url_of("ann", address)) as ann,
     ):
-        await all_.schedule("s", "q", every="1d")
+        await all_.schedule("s", "out", every="50ms")
         await all_.insert("q", 1, id="t")
 
         @ann.worker("q")
         async def work(task: Claim[object]) -> None:
+            while said not in caplog.text:  # nothing tells of it
+                await anyio.sleep(0.01)
             done.append(task.id)
             ann.stop()
 
         with anyio.fail_after(30):
             await ann.run()
+        assert not await all_.tasks("out")
     assert done == ["t"]
-    assert "keeps no durable schedules going" in caplog.text
+    assert caplog.text.count(said) == 1
 
 
 async def test_a_lock_that_is_released_wakes_other_callers(tmp_path: Path) -> None:

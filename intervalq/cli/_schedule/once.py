@@ -19,16 +19,17 @@ from intervalq.cli._run.exec import TEMPORARY, check_program
 from intervalq.cli._run.program import GRACE
 from intervalq.cli._tasks.guarded import Guarded
 from intervalq.errors import InvalidOption, StoreUnavailable
+from intervalq.schedules import _lease
 from intervalq.schedules._holder import Holder, Process, host_of
 from intervalq.schedules._records import Records
 from intervalq.schedules._times.plan import Plan
-from intervalq.schedules.rules import Record, end, fire, renew, skip, take_over
+from intervalq.schedules._times.zone import shown
+from intervalq.schedules.rules import Record, end, fire, skip, take_over
 from intervalq.store import Store, open_store, scheduling, wall_clock
 
 _EARLY: Final = 60_000_000
 """How much earlier than the store's clock, in microseconds, a host's clock may start a command."""
 
-_LEASE: Final = 60_000_000
 _MIN_LEASE: Final = 1_000_000
 _SHOWN: Final = 10
 
@@ -107,7 +108,7 @@ def once(
 
 def _lease_of(retry_after: Duration | None) -> int:
     if retry_after is None:
-        return _LEASE
+        return _lease.LEASE
     return parse.duration(retry_after, least=_MIN_LEASE, what="--retry-after")
 
 
@@ -238,8 +239,8 @@ class _Once:
         """Run the command under the lease; returns its exit code."""
         code = None
         async with anyio.create_task_group() as group:
-            group.start_soon(self._renew, taken, group.cancel_scope)
-            code = await guarded.run(taken.fence, min(GRACE, self._lease / 1e6 / 10))
+            group.start_soon(_lease.keep, self._records, self._name, taken, self._lease, group.cancel_scope)
+            code = await guarded.run(taken.fence, min(GRACE, self._lease / _lease.MARGIN / 1e6))
             group.cancel_scope.cancel()
         with anyio.CancelScope(shield=True), anyio.move_on_after(5):
             await self._end(taken.holder, code)
@@ -262,29 +263,6 @@ class _Once:
         except StoreUnavailable as error:
             warn(f"schedule {self._name}: its end can't be recorded: {error}")
 
-    async def _renew(self, taken: Record, scope: anyio.CancelScope) -> None:
-        """Renew the lease; cancel the scope so early that the command ends before another host may begin."""
-        holder, until = taken.holder, taken.until
-
-        def left() -> float:
-            return max(0.0, (until - self._records.now() - self._lease / 10) / 1e6)
-
-        def renewed(record: Record | None, now: int) -> Record | None:
-            return None if record is None else renew(record, holder, now, self._lease)
-
-        while True:
-            await anyio.sleep(min(self._lease / 3e6, left()))
-            record = None
-            with anyio.move_on_after(left()):
-                try:
-                    record = await self._records.change(self._name, renewed)
-                except StoreUnavailable:
-                    record = self._records.get(self._name)
-            if record is None or record.holder != holder or self._records.now() >= record.until:
-                scope.cancel()
-                return
-            until = record.until
-
     def _report(self, before: Record) -> None:
         """Say what was missed before this occurrence."""
         lost = before.fired if before.running else None
@@ -295,7 +273,7 @@ class _Once:
             warn(f"missed before this one: {', '.join(map(self._time, missed))}")
 
     def _time(self, at: int | None) -> str:
-        return f"{self._plan.time(at or 0):%Y-%m-%d %H:%M:%S %Z}"
+        return shown(self._plan.time(at or 0))
 
 
 def _nearest(plan: Plan, now: int) -> int:

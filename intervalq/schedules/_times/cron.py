@@ -21,7 +21,7 @@ _NAMED: Final = {
     "@annually": "0 0 1 1 *",
 }
 _FIELDS: Final = "five fields: minute, hour, day of the month, month, day of the week"
-_SHOWN: Final = 2
+_SHOWN: Final = 10
 
 
 def checked_cron(expression: object, zone: tzinfo) -> str:

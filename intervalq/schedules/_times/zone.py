@@ -47,6 +47,15 @@ def instant_of(time: datetime) -> int:
     return (time - _EPOCH) // _MICROSECOND
 
 
+def shown(time: datetime, *beside: datetime) -> str:
+    """A time as people read it, with its offset; with the fraction of its second if one beside it has any."""
+    micros = [each.microsecond for each in (time, *beside)]
+    exact = "milliseconds" if any(micros) else "seconds"
+    if any(each % 1_000 for each in micros):
+        exact = "microseconds"
+    return time.isoformat(sep=" ", timespec=exact)
+
+
 def checked_instant(value: object, zone: tzinfo, what: str) -> int | None:
     """The instant of an option; a datetime without a zone is in the schedule's.
 

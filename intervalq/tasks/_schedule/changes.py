@@ -15,7 +15,7 @@ from intervalq.schedules import ScheduleInfo
 from intervalq.tasks._schedule.record import CHANGED, QUEUE, Stored, row_id
 from intervalq.tasks._schedule.step import REST
 from intervalq.tasks._spec.ids import new_id
-from intervalq.tasks.rules import Beat, Change, Delete, Insert, Modify, Row, Select
+from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select
 
 if TYPE_CHECKING:
     from intervalq.tasks.store import TaskStore
@@ -90,9 +90,9 @@ class TaskSchedules:
             StoreError: as for `inspect_all`.
         """
 
-        def resumed(row: Row) -> Modify | None:
+        def resumed(row: Row) -> Modify:
             old = _stored(self._home, row)
-            return _changed(row, replace(old, paused=False, through=CHANGED), 0) if old.paused else None
+            return _changed(row, replace(old, paused=False, through=CHANGED), 0) if old.paused else _seen(row)
 
         await _change(self._home, name, resumed)
 
@@ -122,11 +122,11 @@ async def put(home: Home, new: Stored) -> None:
     """Create a schedule, or change it; occurrences up to now don't count under new times."""
     row = Insert(QUEUE, new.to_json(), row_id(new.name), skip=True, priority=new.task.priority)
 
-    def changed(row: Row) -> Modify | None:
+    def changed(row: Row) -> Modify:
         old = _stored(home, row)
         kept = replace(new, paused=old.paused, last=old.last, through=old.through)
         if kept == old:
-            return None
+            return _seen(row)
         through = old.decided(row) if old.plan == new.plan else CHANGED
         return _changed(row, replace(kept, through=through), REST if kept.paused else 0)
 
@@ -135,15 +135,12 @@ async def put(home: Home, new: Stored) -> None:
     home._wake()
 
 
-async def _change(home: Home, name: str, change: Callable[[Row], Modify | None]) -> None:
+async def _change(home: Home, name: str, change: Callable[[Row], Modify]) -> None:
     """Change a schedule, as often as its step is taken meanwhile."""
     store = home._here()
     for _ in range(_TRIES):
-        command = change(await _found(home, name))
-        if command is None:
-            return
         try:
-            await store.apply(command)
+            await store.apply(change(await _found(home, name)))
         except DependencyError as error:
             if error.claims:  # of a worker that has died, perhaps, and there may be no other
                 await store.apply(Beat(""))
@@ -152,6 +149,11 @@ async def _change(home: Home, name: str, change: Callable[[Row], Modify | None])
             home._wake()
             return
     raise TransactionConflict(store.url, f"schedule {name!r} was always at work, and is unchanged: try again")
+
+
+def _seen(row: Row) -> Modify:
+    """No change, if the row still is as it was read: on NATS, whoever has claimed it may read an old one."""
+    return Modify(depends=(Depend(row.id, row.version),))
 
 
 def _changed(row: Row, after: Stored, delay: int) -> Modify:

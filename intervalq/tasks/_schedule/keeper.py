@@ -12,11 +12,12 @@ from intervalq.errors import InvalidOption, MissingExtra, StoreError, StoreUnava
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._schedule.record import QUEUE, Stored, put_off
 from intervalq.tasks._schedule.step import step
+from intervalq.tasks._session.commit import ack_with
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._worker.job import Job
 from intervalq.tasks._worker.policy import Policy
 from intervalq.tasks._worker.pool import WorkerPool
-from intervalq.tasks.rules import SECOND, Change, Count, Insert, Row, Sessions, Work
+from intervalq.tasks.rules import SECOND, Change, Count, Insert, Row, Select, Sessions, Work
 from intervalq.tasks.store import Pulling
 
 log: Final = logging.getLogger("intervalq")
@@ -35,8 +36,11 @@ _INSERTS: Final = 250
 _BYTES: Final = 1 << 20
 """How many bytes the tasks that one schedule makes up for in a step take, roughly."""
 
-_UNREADABLE: Final = 10 * SECOND
-"""For how long a schedule rests that can't be read here: another process may be able to."""
+_UNABLE: Final = 10 * SECOND
+"""For how long a schedule rests that this process can't read, or has no right to; others may be able to."""
+
+_NO_VERSION: Final = -1
+"""No row has it, so a change of it needs the rights of one, and changes nothing."""
 
 
 class Keeper:
@@ -53,40 +57,56 @@ class Keeper:
 
     async def run(self, failed: Callable[[BaseException], None]) -> None:
         """Keep them going until cancelled; `failed` is called if that is not possible any more."""
+        error: BaseException | None
         try:
             while not await self._are_any():
                 with anyio.move_on_after(_LOOK):
                     await self._looks.wait()
                 self._looks = anyio.Event()
-        except Unauthorized as error:
+            job = Job(self._chunk, (QUEUE,), None, 1, Policy(None, 1.0), None, batch=_CHUNK)
+            pool = WorkerPool(job, self._session, 1)
+            await pool.run()
+            error = pool.error
+        except StoreError as raised:
+            error = raised
+        if isinstance(error, Unauthorized):
             log.warning("this process keeps no durable schedules going: %s", error)
-            return
-        except StoreError as error:
+        elif error is not None:
             failed(error)
-            return
-        job = Job(self._chunk, (QUEUE,), None, 1, Policy(None, 1.0), None, batch=_CHUNK)
-        pool = WorkerPool(job, self._session, 1)
-        await pool.run()
-        if pool.error is not None:
-            failed(pool.error)
 
     async def _are_any(self) -> bool:
         """Whether there are schedules.
 
         Raises:
-            Unauthorized: this process may not claim them.
+            Unauthorized: this process may not claim or change them.
         """
         store = self._session.store
         try:
             if not await store.apply(Count(names=(QUEUE,))):
                 return False
             if not isinstance(store, Pulling):  # refused together with the workers' claims, it would end them
-                await store.apply(Work(await self._session.ready(), queues=(QUEUE,)))
+                some = await store.apply(Select(queue=QUEUE, limit=1, values=False))
+                nothing = tuple(Change(row.id, _NO_VERSION) for row in some)
+                await store.apply(Work(await self._session.ready(), nothing, queues=(QUEUE,)))
         except StoreUnavailable:  # the workers of this process say so
             return False
         return True
 
-    async def _chunk(self, claims: list[Claim]) -> list[Insert | Change]:
+    async def _chunk(self, claims: list[Claim]) -> None:
+        """Take the steps of several schedules in one; or each by itself, if some of them may not be taken."""
+        parts = await self._parts(claims)
+        try:
+            await ack_with(self._session, claims, parts)
+        except Unauthorized as error:
+            if len(claims) > 1:
+                for claim in claims:
+                    await self._chunk([claim])
+                return
+            row = claims[0]._row
+            self._tell(row, error)
+            await ack_with(self._session, claims, [_rest(row)])
+
+    async def _parts(self, claims: list[Claim]) -> list[Insert | Change]:
         """The changes of one step of several schedules."""
         now, parts = await self._clock(), list[Insert | Change]()
         for claim in claims:
@@ -95,7 +115,7 @@ class Keeper:
                 stored = Stored.of(row)
             except (ValueError, InvalidOption, MissingExtra) as error:
                 self._tell(row, error)
-                parts.append(Change(row.id, row.version, json=put_off(row), delay=_UNREADABLE, attempt=0))
+                parts.append(_rest(row))
                 continue
             most = min(_INSERTS // len(claims), _BYTES // len(stored.task.json))
             # The row was claimed on the store's clock, not before it was due.
@@ -121,6 +141,12 @@ class Keeper:
         )
 
     def _tell(self, row: Row, error: Exception) -> None:
-        if (row.id, str(error)) not in self._told:
-            self._told.add((row.id, str(error)))
+        """Say once that a schedule can't be read here; or that none may be kept going for the same reason."""
+        what = ("", str(error)) if isinstance(error, Unauthorized) else (row.id, str(error))
+        if what not in self._told:
+            self._told.add(what)
             log.error("%s is not kept going by this process: %s", plain(row.id), error)
+
+
+def _rest(row: Row) -> Change:
+    return Change(row.id, row.version, json=put_off(row), delay=_UNABLE, attempt=0)
