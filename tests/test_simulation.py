@@ -24,7 +24,7 @@ from simulation.many import Tally, several
 pytestmark = pytest.mark.timeout(900)  # the first test waits until all searches are done
 
 ASKED = os.environ.get("INTERVALQ_TEST_SCHEDULES", "")
-FEW = dict.fromkeys(
+FEW: dict[str, int] = dict.fromkeys(
     (
         "regulars",
         "crowd",

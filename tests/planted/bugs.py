@@ -88,12 +88,12 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     never-given-up                gone               1
     asks-for-nobody               gone               3
     configured-in-vain            joins             31
-    late-threads-take-nothing     returns            7
+    late-threads-take-nothing     returns           49
     window-short                  windows            1
     jitter-forgotten              windows            1
     lateness-forgotten            windows            1
     settled-twice                 windows           13
-    units-stay-over               returns            3
+    units-stay-over               returns            5
     used-units-given-back         windows            1
     end-of-row-forgotten          reclaims          18
     new-or-not                    reclaims          66
@@ -113,7 +113,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     cell-of-another-time          windows            4
     far-without-a-word            far                4
     passed-unsaid                 stalls          26
-    given-up-twice                handed            70
+    given-up-twice                crowd            184
     given-back-to-nobody          loops           28
     nothing-given-back            calm            12
     closed-too-soon               windows          3

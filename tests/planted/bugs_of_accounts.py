@@ -32,7 +32,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "give_up", give_up)
 
 
-@bug("given-up-twice", "handed", 69)
+@bug("given-up-twice", "crowd", 183)
 def _() -> Iterator[None]:
     """Slots that are to be granted again come before tickets that were to be granted again earlier."""
 
