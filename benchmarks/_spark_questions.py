@@ -26,6 +26,10 @@ Row = dict[str, Any]
 _LOOP = Path(__file__).parent / "_spark_loop.py"
 
 
+_PAUSE = 5
+"""Intervals in which nobody called, from which on it counts as a pause."""
+
+
 def _name() -> str:
     return f"b{uuid4().hex[:10]}"
 
@@ -81,13 +85,17 @@ def _paced(api: SparkApi, before: int, asked: float, rate: float) -> Row:
     over = api.clock()
     calls = api.calls[before:]
     at = sorted(one.at for one in calls)
+    pauses = [(b - a, a - at[0]) for a, b in pairwise(at) if (b - a) * rate > _PAUSE]
     gaps = sorted(b - a for a, b in pairwise(at))
     return {
         "calls": len(calls),
         "rate": (len(at) - 1) / (at[-1] - at[0]) / rate,
         "under": sum(gap * rate < 0.9 for gap in gaps) / len(gaps),
         "least": gaps[0] * rate,
+        "pauses": len(pauses),
+        "paused_s": sum(length for length, _ in pauses),
         "pause_s": gaps[-1],
+        "pause_at_s": max(pauses, default=(0.0, 0.0))[1],
         "first_s": at[0] - asked,
         "last_s": over - max(one.answered or 0.0 for one in calls),
     }

@@ -20,6 +20,7 @@ SPARK: Final = (
     "spark/test_session.py",
     "spark/test_versions.py",
     "spark/test_pipeline_answers.py",
+    "spark/test_tables.py",
     "spark/test_task_mode.py",
 )
 """What needs a JVM goes to one worker, which starts the session, the cluster and the Connect server once."""

@@ -119,6 +119,13 @@ def test_keys_learn_together_to_be_in_time() -> None:
     assert log.spacing() >= 3_000
 
 
+def test_keys_learn_the_stores_clock_from_each_other() -> None:
+    """A key with one job knows that clock only to a round trip by itself, and begins that much too early."""
+    log = starts(30, 20, 1, 1.0, polls=True, delay=0.005, each=1)
+    assert len(log.starts) == 20
+    assert log.spacing() >= 33_000, "32,265 us if each key learns alone"
+
+
 def record(**fields: Any) -> State:
     """A common record."""
     made: dict[str, Any] = {

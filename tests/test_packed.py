@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from intervalq._backends import _CLASSES, LEDGERS, QUEUES, TASKS
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("anyio", "filelock", "idna", "platformdirs", "typing_extensions")
+"""What anyio needs, too; the last one only before Python 3.13."""
 
 PROGRAM = """
 import sys
@@ -68,7 +70,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("__main__.py", PROGRAM)
         folders = [(ROOT, "intervalq"), (ROOT / "stores", "intervalq_stores")]
-        for name in PARTS:
+        for name in filter(find_spec, PARTS):
             origin = Path(importlib.import_module(name).__file__ or "")
             if origin.name != "__init__.py":
                 file.write(origin, origin.name)

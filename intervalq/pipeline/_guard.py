@@ -18,10 +18,10 @@ from intervalq._timing.background_loop import BACKGROUND
 from intervalq._timing.heartbeat import Heartbeat
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.ledger import Ledger, LedgerRow
-from intervalq.ledger._large import LargeAnswers
+from intervalq.ledger._large import LargeAnswers, beside
 from intervalq.ledger.rules import Answer, Beat, Cancel, Command, Count, Drop, Leave
 from intervalq.ledger.store import LedgerStore, open_ledger_store
-from intervalq.pipeline._layout import Layout
+from intervalq.pipeline._layout import Layout, answers_of
 from intervalq.pipeline._spec import Spec
 from intervalq.pipeline._watch import Watch
 from intervalq.spark._answers.fit import Unfit, fitter
@@ -40,11 +40,12 @@ _PATIENCE: Final = 20.0
 class Guard:
     """Keeps other runs out of a pipeline while the context is open, by a session in its ledger."""
 
-    def __init__(self, spec: Spec, watch: Watch) -> None:
+    def __init__(self, spec: Spec, layout: Layout, watch: Watch) -> None:
         self._name = spec.name
         self._url = spec.store
-        self._folder = Layout(spec.output).answers
-        self._large = LargeAnswers(self._folder, spec.name)
+        beside_it = beside(spec.store) if answers_of(spec.output) is None else None  # as executors do
+        folder, files = layout.answers() if beside_it is None else (beside_it, None)
+        self._large = LargeAnswers(folder, spec.name, files)
         self._watch = watch
         self._session = uuid4().hex
         self._beating: Future[Any] | None = None
@@ -128,12 +129,14 @@ class Guard:
     async def _removed(self, is_gone: Callable[[LedgerRow], bool]) -> None:
         """Remove such rows; the function is called in a thread if it may read a file."""
         keys = []
-        async with Ledger(self._name, self._url, large_answers=self._folder) as ledger:
+        files = await to_thread.run_sync(self._large.names)
+        async with Ledger(self._name, self._url) as ledger:
             async for row in ledger.rows():
                 has_file = row.state == "failed" and IN_FILE in row.json
                 if await to_thread.run_sync(is_gone, row) if has_file else is_gone(row):
                     keys.append(row.key)
             await ledger.forget(keys)
+        await to_thread.run_sync(self._large.remove, files, tuple(keys))
 
     def _drop(self) -> None:
         files = self._large.names()  # before the rows are gone: then another run may write others

@@ -1,13 +1,18 @@
-"""The output folder: where results, rejects, log and unfinished passes are, on disk or in an object store."""
+"""The output folder: unfinished passes, large answers and reports, and tables without a catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from intervalq.ledger._large import file_system
+from intervalq.errors import InvalidOption
+from intervalq.ledger._files import ArrowFiles, Files, OwnFiles, file_system
+from intervalq.spark._runtime.hadoop import files_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _DONE: Final = "_SUCCESS"
 """The name of the file that Spark writes when a job's output is complete."""
@@ -35,21 +40,39 @@ class Pass:
         return f"{self.id[:4]}-{self.id[4:6]}-{self.id[6:8]}"
 
 
+def answers_of(output: str) -> str | None:
+    """The folder of answers that are too large for the ledger, as executors find it.
+
+    None: Arrow, which their Python has, can't open it. Then the rows of such answers fail.
+    """
+    try:
+        files, root = file_system(output)
+    except InvalidOption:
+        return None
+    return f"{f'file://{root}' if isinstance(files, OwnFiles) else output.rstrip('/')}/answers"
+
+
 class Layout:
     """Paths for Spark, and a file system for operations that don't need Spark. `output`: see `Spec`."""
 
-    def __init__(self, output: str) -> None:
-        from pyarrow import fs  # noqa: PLC0415 - an extra
+    def __init__(self, output: str, spark: SparkSession | None = None) -> None:
+        """`spark`: the session whose Java has file systems, unless the output is on this machine."""
+        self.files, self._root = files_of(output, spark)
+        self._is_here = isinstance(self.files, OwnFiles)
+        if self._is_here:
+            from pyarrow import fs  # noqa: PLC0415 - an extra
 
-        files, self._root = file_system(output)
-        self._files: Any = fs.LocalFileSystem() if files is None else files
+            self.files = ArrowFiles(fs.LocalFileSystem())  # what a pipeline writes isn't for its owner alone
         # With a scheme: on a cluster, a bare path would belong to the default file system.
-        self._spark = f"file://{self._root}" if files is None else output.rstrip("/")
-        self.results = f"{self._spark}/results"
-        self.rejects = f"{self._spark}/rejects"
-        self.log = f"{self._spark}/log"
-        self.answers = f"{self._spark}/answers"
-        """The folder of answers that are too large for the ledger."""
+        self._spark = f"file://{self._root}" if self._is_here else output.rstrip("/")
+
+    def answers(self) -> tuple[str, Files]:
+        """The folder of answers that are too large for the ledger, and its file system, for the driver."""
+        return f"{self._root}/answers", OwnFiles() if self._is_here else self.files
+
+    def table(self, name: str) -> str:
+        """The folder, for Spark, of a table: `results`, `rejects`, `log`."""
+        return f"{self._spark}/{name}"
 
     def work(self, id_: str) -> str:
         """The folder, for Spark, where a pass is written first."""
@@ -57,37 +80,33 @@ class Layout:
 
     def place(self, name: str) -> str:
         """The place of a file in the output folder, for messages."""
-        return f"{self._root if self._spark.startswith('file:') else self._spark}/{name}"
+        return f"{self._root if self._is_here else self._spark}/{name}"
 
     def passes(self) -> Iterator[Pass]:
         """The passes that left a folder, the oldest first."""
-        from pyarrow import fs  # noqa: PLC0415
-
-        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/passes", allow_not_found=True))
-        for name in sorted(info.base_name for info in found):
+        for name in sorted(self.files.names(f"{self._root}/passes")):
             if name.startswith("pass="):
                 path = f"{self._root}/passes/{name}"
                 yield Pass(
                     name.removeprefix("pass="),
-                    self._has(f"{path}/{_DONE}"),
-                    self._has(f"{path}/{_PUBLISHED}"),
+                    self.files.has(f"{path}/{_DONE}"),
+                    self.files.has(f"{path}/{_PUBLISHED}"),
                 )
 
     def has(self, table: str) -> bool:
-        """Whether a table (`results`, `rejects`, `log`) has any day."""
-        from pyarrow import fs  # noqa: PLC0415
-
-        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/{table}", allow_not_found=True))
-        return any(info.base_name.startswith("day=") for info in found)
+        """Whether a table (`results`, `rejects`, `log`) in this folder has any day."""
+        return any(
+            name.startswith(("day=", "_delta_log")) for name in self.files.names(f"{self._root}/{table}")
+        )
 
     def mark_published(self, id_: str) -> None:
         """Note that all of a pass is in the tables."""
-        self._write(f"passes/pass={id_}/{_PUBLISHED}", b"")
+        self.files.write(f"{self._root}/passes/pass={id_}/{_PUBLISHED}", b"")
 
     def published_call(self) -> str | None:
         """What `note_call` wrote last; None: nothing."""
-        with suppress(FileNotFoundError), self._files.open_input_stream(f"{self._root}/{_CALL}") as stream:
-            return bytes(stream.read()).decode()
+        with suppress(FileNotFoundError):
+            return self.files.read(f"{self._root}/{_CALL}").decode()
         return None
 
     def note_call(self, call: str) -> None:
@@ -97,26 +116,11 @@ class Layout:
     def remove(self, id_: str) -> None:
         """Remove the folder of a pass. If this is interrupted, the folder counts as incomplete."""
         path = f"{self._root}/passes/pass={id_}"
-        with suppress(FileNotFoundError):
-            self._files.delete_file(f"{path}/{_DONE}")
-        with suppress(FileNotFoundError):
-            self._files.delete_dir(path)
+        self.files.remove(f"{path}/{_DONE}")
+        self.files.remove_all(path)
 
     def write(self, name: str, content: bytes) -> str:
         """Write a file into the output folder; returns its place."""
-        self._files.create_dir(self._root, recursive=True)
-        self._write(f".{name}.new", content)
-        if not self._spark.startswith("file:"):  # these file systems can't replace a file by a move
-            with suppress(FileNotFoundError):
-                self._files.delete_file(f"{self._root}/{name}")
-        self._files.move(f"{self._root}/.{name}.new", f"{self._root}/{name}")
+        self.files.write(f"{self._root}/.{name}.new", content)
+        self.files.replace(f"{self._root}/.{name}.new", f"{self._root}/{name}")
         return self.place(name)
-
-    def _write(self, name: str, content: bytes) -> None:
-        with self._files.open_output_stream(f"{self._root}/{name}") as stream:
-            stream.write(content)
-
-    def _has(self, path: str) -> bool:
-        from pyarrow import fs  # noqa: PLC0415
-
-        return bool(self._files.get_file_info(path).type != fs.FileType.NotFound)

@@ -14,40 +14,35 @@ from intervalq.spark._compat import struct_of
 from intervalq.spark._paced.trial import UNFIT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
-    from intervalq.pipeline._layout import Layout, Pass
+    from intervalq.pipeline._layout import Pass
+    from intervalq.pipeline._published import Tables
     from intervalq.pipeline._spec import Spec
 
 _ROWS: Final = 1_000_000
 """The approximate number of rows per file."""
 
 
-def publish(spark: SparkSession, spec: Spec, layout: Layout, one: Pass, interval: float) -> Published:
-    """Write a complete pass to the tables. A repetition replaces the pass' own part, and no other's."""
-    work = spark.read.parquet(layout.work(one.id))
+def publish(work: DataFrame, spec: Spec, tables: Tables, one: Pass, interval: float) -> Published:
+    """Write a complete pass, as `work` has it, to the tables, in the place of its own part."""
     published = _counted(work, one)
     files = math.ceil(sum([published.results, published.failed, *published.rejected.values()]) / _ROWS)
     own = [name for name in work.columns if not name.startswith("_iq")]
     rows = work.coalesce(max(1, files)).withColumns({"day": _day(one), "pass": F.lit(one.id)})
     called = rows.where(~_of_input())
     if published.results:
-        write_table(called.where(~_has_failed()).select(*map(_quoted, own), "day", "pass"), layout.results)
+        results = called.where(~_has_failed()).select(*map(_quoted, own), "day", "pass")
+        tables.replace("results", results, one.id)
     if published.results or published.failed:
-        log = _unlogged(called.where(F.col("_iq.started").isNotNull()), layout, published)
+        log = _unlogged(called.where(F.col("_iq.started").isNotNull()), tables, published)
         starts = _starts(spec.queue.name, log, interval)
-        write_table(_numbered(starts, layout, one), layout.log)
+        tables.replace("log", _numbered(starts, tables, one), one.id)
     if published.failed or published.rejected:
         gives = set(struct_of(spec.call.schema).fieldNames())
-        write_table(_rejects(spec, rows, [name for name in own if name not in gives]), layout.rejects)
+        rejects = _rejects(spec, rows, [name for name in own if name not in gives])
+        tables.replace("rejects", rejects, one.id)
     return published
-
-
-def write_table(rows: DataFrame, path: str) -> None:
-    """Write partitions, each replacing its old content."""
-    rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy(
-        "day", "pass"
-    ).parquet(path)
 
 
 def _day(one: Pass) -> Column:
@@ -88,12 +83,12 @@ def _counted(work: DataFrame, one: Pass) -> Published:
     )
 
 
-def _unlogged(called: DataFrame, layout: Layout, published: Published) -> DataFrame:
+def _unlogged(called: DataFrame, tables: Tables, published: Published) -> DataFrame:
     """The rows whose start isn't in the log. If an answer didn't fit, the pass that called it logged it."""
-    if not published.replayed or not layout.has("log"):
+    if not published.replayed or not tables.has("log"):
         return called
     logged = (
-        called.sparkSession.read.parquet(layout.log)
+        tables.read("log")
         .where(F.col("status") == "failed")
         .where(F.col("pass") != published.id)
         .select(F.col("key").alias("_logged_key"), F.col("started").alias("_logged_start"))
@@ -127,12 +122,12 @@ def _starts(queue: str, called: DataFrame, interval: float) -> DataFrame:
     )
 
 
-def _numbered(rows: DataFrame, layout: Layout, one: Pass) -> DataFrame:
+def _numbered(rows: DataFrame, tables: Tables, one: Pass) -> DataFrame:
     """The log with attempts, counted over all passes: later passes call only rows that failed."""
-    if not layout.has("log"):
+    if not tables.has("log"):
         return rows.withColumn("attempt", F.lit(1))
     before = (
-        rows.sparkSession.read.parquet(layout.log)
+        tables.read("log")
         .where((F.col("status") == "failed") & (F.col("pass") != one.id))
         .groupBy("key")
         .agg(F.count(F.lit(1)).cast("int").alias("failures"))

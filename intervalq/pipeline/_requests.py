@@ -9,11 +9,13 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from intervalq.errors import InvalidOption
+from intervalq.spark._compat import first_line
+from intervalq.spark._formats import lacking, read
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from intervalq.pipeline._layout import Layout
+    from intervalq.pipeline._published import Tables
     from intervalq.pipeline._spec import Spec
 
 REASON: Final = "_iq_reason"
@@ -60,7 +62,7 @@ def tally(counts: dict[str, int]) -> tuple[int, int, int, dict[str, int]]:
     return call, before, same, dict(sorted(rest.items()))
 
 
-def requests(spark: SparkSession, spec: Spec, layout: Layout) -> Requests:
+def requests(spark: SparkSession, spec: Spec, tables: Tables) -> Requests:
     """Read the input, and classify its rows.
 
     The first condition that a row doesn't meet is its reason; a condition that is null isn't met. Of rows
@@ -84,7 +86,7 @@ def requests(spark: SparkSession, spec: Spec, layout: Layout) -> Requests:
     marked = marked.withColumns(
         {"_iq_number": F.row_number().over(window), "_iq_last": F.lag(PRINT).over(window)}
     )
-    there = _published(spark, spec, layout)
+    there = _published(spec, tables)
     marked = marked.join(there, _GROUP, "left") if there is not None else marked
     state = (
         F.when(F.coalesce(F.col("_iq_last") == F.col(PRINT), F.lit(False)), _SAME)
@@ -94,9 +96,9 @@ def requests(spark: SparkSession, spec: Spec, layout: Layout) -> Requests:
     if there is not None:
         state = state.when(F.col("_iq_there"), _BEFORE)
     known = None
-    if layout.has("rejects"):
+    if tables.has("rejects"):
         known = (
-            spark.read.parquet(layout.rejects)
+            tables.read("rejects")
             .where(F.col("fingerprint").isNotNull())
             .select(F.col("reason").alias(REASON), F.col("fingerprint").alias(PRINT))
             .distinct()
@@ -108,15 +110,12 @@ def _read(spark: SparkSession, spec: Spec) -> DataFrame:
     given = spec.input
     reader = spark.read.options(**({"header": "true"} if given.format == "csv" else {}) | given.options)
     try:
-        if given.format == "table":
-            rows = reader.table(given.path)
-        else:
-            path = given.path if "://" in given.path else f"file://{given.path}"
-            rows = reader.format(given.format).load(path)
+        rows = read(reader, given.path, given.format)
         _ = rows.columns
     except Exception as error:
         raise InvalidOption(
             f"{spec.file.name}: [input] path can't be read as {given.format}: {first_line(error)}"
+            f"{lacking(error, given.format)}"
         ) from error
     return rows
 
@@ -156,11 +155,11 @@ def _reason(spec: Spec, rows: DataFrame, key: Column) -> Column:
     return why
 
 
-def _published(spark: SparkSession, spec: Spec, layout: Layout) -> DataFrame | None:
+def _published(spec: Spec, tables: Tables) -> DataFrame | None:
     """The groups of rows that have a result; None: there are none yet."""
-    if not layout.has("results"):
+    if not tables.has("results"):
         return None
-    rows = spark.read.parquet(layout.results)
+    rows = tables.read("results")
     if spec.input.key not in rows.columns:
         raise InvalidOption(
             f"{spec.file.name}: [input] key = {spec.input.key!r} is not a column of the published "
@@ -172,9 +171,3 @@ def _published(spark: SparkSession, spec: Spec, layout: Layout) -> DataFrame | N
 
 def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
-
-
-def first_line(error: BaseException) -> str:
-    """The message of a Spark error, without its plans and stack traces."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__

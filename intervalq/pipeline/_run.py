@@ -18,12 +18,13 @@ from intervalq.errors import InvalidOption, QueueNotFound, StoreUnavailable, Too
 from intervalq.pipeline._function import Function
 from intervalq.pipeline._guard import Guard
 from intervalq.pipeline._judge import judge, write_report
-from intervalq.pipeline._layout import Layout, Pass
+from intervalq.pipeline._layout import Layout, Pass, answers_of
 from intervalq.pipeline._publish import publish
+from intervalq.pipeline._published import Tables
 from intervalq.pipeline._reasons import Sample
-from intervalq.pipeline._requests import PRINT, REASON, Requests, first_line, requests, tally
+from intervalq.pipeline._requests import PRINT, REASON, Requests, requests, tally
 from intervalq.pipeline._watch import Looks, Outcome, Published, Watch
-from intervalq.spark._compat import struct_of
+from intervalq.spark._compat import first_line, struct_of
 from intervalq.spark._paced.paced import paced
 from intervalq.spark._paced.progress import progress, seen
 
@@ -66,9 +67,10 @@ def run(
 def audit(spec: Spec, *, spark: SparkSession | None = None) -> tuple[Audit | None, str]:
     """Audit the log again, and write the report; returns the audit (None: no log) and the page's place."""
     session = _session(spec, spark)
-    layout = Layout(spec.output)
-    found = judge(session, spec, layout)
-    return found, write_report(session, layout, found, {"pipeline": spec.name})
+    layout = Layout(spec.output, session)
+    tables = Tables(session, spec, layout)
+    found = judge(session, spec, tables)
+    return found, write_report(tables, layout, found, {"pipeline": spec.name})
 
 
 def stage_of(spec: Spec, *, canary: bool = True) -> Transform:
@@ -91,7 +93,7 @@ def stage_of(spec: Spec, *, canary: bool = True) -> Transform:
             key=spec.input.key,
             columns=call.columns,
             run=spec.name,
-            large_answers=Layout(spec.output).answers,
+            large_answers=answers_of(spec.output),
             concurrency=call.concurrency,
             window=call.window,
             on_unknown=call.on_unknown,
@@ -121,7 +123,8 @@ class _Run:
         self._spark = spark
         self._watch = watch
         self._stop = stop
-        self._layout = Layout(spec.output)
+        self._layout = Layout(spec.output, spark)
+        self._tables = Tables(spark, spec, self._layout)
         self._passes: list[Published] = []
         self._restarts = 0
 
@@ -129,15 +132,16 @@ class _Run:
         """Do the whole run, or as much as is possible until it is stopped."""
         stage = stage_of(self._spec)
         self._check_schema()
+        self._tables.check()
         # Where results of this function and schema are published, odd rows may be all that is left.
-        if self._layout.has("results") and self._layout.published_call() == self._call_text:
+        if self._tables.has("results") and self._layout.published_call() == self._call_text:
             stage = stage_of(self._spec, canary=False)
         self._interval = self._pace()
-        with Guard(self._spec, self._watch) as guard:
+        with Guard(self._spec, self._layout, self._watch) as guard:
             self._restarts = self._recover(guard)
             if not self._restarts:
                 guard.forget_unfit(self._spec.call.schema)
-            found = requests(self._spark, self._spec, self._layout)
+            found = requests(self._spark, self._spec, self._tables)
             to_call, before, same, rejected = tally(found.counts())
             outcome = Outcome(
                 name=self._spec.name,
@@ -296,7 +300,8 @@ class _Run:
         return lambda: context.setLogLevel(before)
 
     def _publish(self, guard: Guard, one: Pass) -> None:
-        self._passes.append(publish(self._spark, self._spec, self._layout, one, self._interval))
+        work = self._spark.read.parquet(self._layout.work(one.id))
+        self._passes.append(publish(work, self._spec, self._tables, one, self._interval))
         self._layout.mark_published(one.id)
         self._end(guard, one, has_unfit=self._passes[-1].unfit > 0)
 
@@ -307,7 +312,7 @@ class _Run:
 
     def _judged(self, outcome: Outcome) -> Outcome:
         self._watch.note("auditing the log")
-        found = judge(self._spark, self._spec, self._layout)
+        found = judge(self._spark, self._spec, self._tables)
         outcome = replace(outcome, audit=None if found is None else found.to_dict())
-        place = write_report(self._spark, self._layout, found, outcome.to_dict())
+        place = write_report(self._tables, self._layout, found, outcome.to_dict())
         return replace(outcome, report=place)

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 from intervalq import IntervalQueue
 from intervalq._queue.options import whole
@@ -19,14 +19,17 @@ from intervalq._timing.rates import rate
 from intervalq.errors import InvalidOption, short
 from intervalq.pipeline._function import Function, function_of
 from intervalq.pipeline._table import Table
+from intervalq.spark._formats import is_name
 from intervalq.store import default_url, given_url, sound_url
 
-Format = Literal["parquet", "csv", "json", "table"]
+Format = Literal["parquet", "csv", "json", "table", "delta", "iceberg"]
+OutputFormat = Literal["parquet", "delta", "iceberg"]
 
 REASONS: Final = ("malformed", "key_missing", "key_invalid", "duplicate_key", "call_failed")
 """Reasons for rejecting rows, besides the conditions of the spec."""
 
 _TABLES: Final = ("pipeline", "input", "call", "queue")
+_PIPELINE: Final = ("name", "output", "format", "tables")
 _INPUT: Final = ("path", "format", "key", "require", "options")
 _CALL: Final = (
     *("function", "schema", "setup", "columns", "cost", "settle", "concurrency", "window", "retries"),
@@ -40,6 +43,7 @@ _ENDINGS: Final[dict[str, Format]] = {
     ".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
 }  # fmt: skip
 _PATTERN: Final = re.compile(r"[*?\[\]{}\\]")
+_SCHEMA: Final = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ class Input:
     """The input with the requests."""
 
     path: str
-    """A URI or an absolute path, possibly with wildcards; or the name of a table."""
+    """A URI, possibly with wildcards; or the name of a table."""
     format: Format
     key: str
     require: dict[str, str]
@@ -87,6 +91,10 @@ class Spec:
     """The name of the pipeline, of its runs, and of its ledger."""
     output: str
     """The folder for everything that it writes: a URI or an absolute path."""
+    format: OutputFormat
+    """The format of the tables: results, rejects, log."""
+    tables: str | None
+    """The schema of a catalog that has the tables; None: they are in the output folder."""
     input: Input
     call: Call
     queue: IntervalQueue
@@ -138,18 +146,35 @@ class _Reader:
         return Table(self._file.name, name, self._content[name], fields)
 
     def spec(self) -> Spec:
-        pipeline = self._table("pipeline", ("name", "output"))
+        pipeline = self._table("pipeline", _PIPELINE)
         name = pipeline.text("name", "give the name of its runs and of its ledger")
         pipeline.checked("name", lambda: parse.name(name))
         output = self._path(pipeline.text("output", "give a folder for results, rejects, log and report"))
         if _PATTERN.search(output):
             raise pipeline.wrong("output", f"= {short(output)} must be a path without * ? [ ] {{ }} \\")
+        form, tables = self._output_tables(pipeline)
         source = self._input()
         call = self._call()
         queue, store = self._queue(name)
         return Spec(
-            file=self._file, name=name, output=output, input=source, call=call, queue=queue, store=store
-        )
+            file=self._file, name=name, output=output, format=form, tables=tables, input=source, call=call,
+            queue=queue, store=store,
+        )  # fmt: skip
+
+    @staticmethod
+    def _output_tables(table: Table) -> tuple[OutputFormat, str | None]:
+        """The format and the schema of the published tables."""
+        form = cast("OutputFormat", table.one_of("format", ("parquet", "delta", "iceberg")) or "parquet")
+        schema = table.maybe("tables")
+        if schema is None and form == "iceberg":
+            raise table.wrong(
+                "tables", 'is missing: Iceberg keeps tables in a catalog: give "catalog.schema"'
+            )
+        if schema is not None and form == "parquet":
+            raise table.wrong("tables", 'needs format = "delta" or "iceberg": Parquet is kept in the output')
+        if schema is not None and not _SCHEMA.fullmatch(schema):
+            raise table.wrong("tables", f'= {short(schema)} must be the name of a schema: "catalog.schema"')
+        return form, schema
 
     def _path(self, text: str) -> str:
         return text if "://" in text else str(Path(os.path.normpath(self._file.parent / text)))
@@ -158,20 +183,22 @@ class _Reader:
         table = self._table("input", _INPUT)
         path = table.text("path", "give the file or the folder of the requests, or the name of a table")
         ending = Path(path.rstrip("/")).suffix.lower()
-        form = cast("Format | None", table.one_of("format", ("parquet", "csv", "json", "table")))
+        form = cast("Format | None", table.one_of("format", get_args(Format)))
         if form is None:
             if ending not in _ENDINGS:
                 raise table.wrong(
                     "format", f"is missing, and the suffix of {short(path)} doesn't tell it: add format = "
-                    '"parquet", "csv", "json" (one JSON object per line) or "table"'
+                    '"parquet", "csv", "json" (one JSON object per line), "delta", "iceberg" or "table"'
                 )  # fmt: skip
             form = _ENDINGS[ending]
-        if form != "table":
+        if not is_name(path, form):
             path = self._path(path)
-            if "://" not in path and not glob.glob(path):  # noqa: PTH207 - a whole path with wildcards
-                raise table.wrong(
-                    "path", f"= {short(path)}: nothing is there: check the path, relative to {self._file}"
-                )
+            if "://" not in path:
+                if not glob.glob(path):  # noqa: PTH207 - a whole path with wildcards
+                    raise table.wrong(
+                        "path", f"= {short(path)}: nothing is there: check the path, relative to {self._file}"
+                    )
+                path = f"file://{path}"  # a bare path would belong to Spark's default file system
         require = table.texts("require")
         for name in require:
             if name in REASONS or not name.strip() or name.startswith("_"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -57,6 +58,13 @@ def condition(error: PySparkException) -> str | None:
     """The name of an error, such as PATH_NOT_FOUND."""
     named: Any = error
     return cast("str | None", named.getCondition() if release() >= (4, 0) else named.getErrorClass())
+
+
+def first_line(error: BaseException) -> str:
+    """The message of a Spark error, without its plans and stack traces, nor what py4j says before it."""
+    text = re.sub(r"^An error occurred while calling .*\n: [\w.$]+: ", "", str(error))
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
 
 
 def rows_of(df: DataFrame) -> Iterator[dict[str, Any]]:

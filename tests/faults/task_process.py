@@ -31,6 +31,8 @@ LEDGER = "ledger"
 """The queue that is the ledger on Redis."""
 FENCES = "fences"
 """The queue in which holders of the lock leave their fencing numbers, each with a text of its own."""
+HOPELESS = "hopeless"
+"""Why some tasks are rejected."""
 QUEUE, CHUNKS = "storm", "storm-chunks"
 BATCH = 20
 """How many tasks are inserted at a time; every other time, the last one is the follow-up of the others."""
@@ -122,7 +124,7 @@ async def operate(tasks: Tasks, claim: Claim) -> None:
                 async with tasks.lock("storm", timeout=0, expiry=EXPIRY) as fence:
                     await tasks.insert(FENCES, [fence, secrets.token_hex(8)])
     if is_hopeless(claim.value):
-        raise Reject("hopeless")
+        raise Reject(HOPELESS)
 
 
 async def is_timely(tasks: Tasks, claim: Claim) -> bool:

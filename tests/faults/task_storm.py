@@ -30,6 +30,7 @@ from faults.task_process import (
     CHUNKS,
     EXPIRY,
     FENCES,
+    HOPELESS,
     QUEUE,
     id_of,
     is_hopeless,
@@ -63,6 +64,8 @@ class Storm:
     """How many tasks were not done in time."""
     cancelled: set[int] = field(default_factory=set)
     """Tasks that were cancelled, as the operator was told."""
+    stopping: set[int] = field(default_factory=set)
+    """Those of them that were running."""
     unsure: set[int] = field(default_factory=set)
     """Tasks whose cancelling was not answered."""
     committed: list[int] = field(default_factory=list)
@@ -183,6 +186,7 @@ class Driver:
                 except StoreUnavailable:
                     continue
                 self.storm.unsure.difference_update(numbers.values())
+                self.storm.stopping.update(numbers[id_] for id_ in answer.stopping)
                 self.storm.cancelled.update(numbers[id_] for id_ in (*answer.removed, *answer.stopping))
 
     def _fault(self) -> None:
@@ -245,19 +249,27 @@ class Driver:
     def _judge_outcomes(self, committed: set[int]) -> None:
         """Each task must have left one outcome: that of its commit, its death, or its cancelling.
 
-        A running one that was cancelled may have failed for good before its worker heard of that.
+        The step that came first decides: a task that was running when it was cancelled has not failed, and
+        one that had failed before has, although the cancel then removed it from the dead-letter queue.
         """
-        states: dict[int, list[str]] = {number: [] for number in range(self.storm.inserted)}
+        left: defaultdict[int, list[Outcome]] = defaultdict(list)
         for outcome in self._outcomes:
-            states.setdefault(outcome.value, []).append(outcome.state)
-        dead = self.storm.dead
-        failed = {number for number in self.storm.cancelled if is_hopeless(number)}
-        self.storm.misreported = [
+            left[outcome.value].append(outcome)
+        storm = self.storm
+        storm.misreported = [
             number
-            for number, said in states.items()
-            if said != ["done" if number in committed else "failed" if number in dead else "cancelled"]
-            and not (number in failed and said == ["failed"])
+            for number in {*left, *range(storm.inserted)}
+            if [one.state for one in left[number]] != [self._became(number, left[number], committed)]
         ]
+
+    def _became(self, number: int, left: list[Outcome], committed: set[int]) -> str:
+        """How a task must have ended, to judge by the ledger, the operator's answers, and its errors."""
+        if number in committed:
+            return "done"
+        if number in self.storm.stopping:
+            return "cancelled"
+        was_rejected = any(HOPELESS in failed.error for one in left for failed in one.errors)
+        return "failed" if number in self.storm.dead or was_rejected else "cancelled"
 
     def end(self) -> None:
         """End all processes."""

@@ -12,6 +12,7 @@ import pytest
 from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, LedgerNotFound, UnknownStore
 from intervalq.ledger import Ledger, LedgerInfo, LedgerRow, ledgers
 from intervalq.ledger._checks import checked_key, checked_keys, checked_shown
+from intervalq.ledger._files import ArrowFiles
 from intervalq.ledger._large import LargeAnswers
 from intervalq.ledger.rules import Answer, Claim, Command, Drop, Ended, Look, Record
 from intervalq.ledger.store import LedgerStore, open_ledger_store
@@ -134,7 +135,7 @@ async def test_drop_spares_large_answers_of_a_run_that_begins(tmp_path: Path, *,
     large = LargeAnswers(str(tmp_path), "run")
     if arrow:
         fs = pytest.importorskip("pyarrow.fs")
-        large._files = fs.LocalFileSystem()
+        large._files = ArrowFiles(fs.LocalFileSystem())
     large.write("k", "old")
     files = list[str]()
     ledger = Ledger("run", _Begins(lambda: files.append(large.write("k", "new"))))

@@ -86,11 +86,14 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     taken-in-late                 threads          185
     woken-in-vain                 gone              48
     never-given-up                gone               1
+    asks-for-nobody               gone               3
+    configured-in-vain            joins             31
+    late-threads-take-nothing     returns            7
     window-short                  windows            1
     jitter-forgotten              windows            1
     lateness-forgotten            windows            1
     settled-twice                 windows           13
-    units-stay-over               windows           41
+    units-stay-over               returns            3
     used-units-given-back         windows            1
     end-of-row-forgotten          reclaims          18
     new-or-not                    reclaims          66
@@ -110,7 +113,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     cell-of-another-time          windows            4
     far-without-a-word            far                4
     passed-unsaid                 stalls          26
-    given-up-twice                crowd           175
+    given-up-twice                handed            70
     given-back-to-nobody          loops           28
     nothing-given-back            calm            12
     closed-too-soon               windows          3

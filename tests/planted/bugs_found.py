@@ -98,3 +98,16 @@ def _() -> Iterator[None]:
         await _BEAR(self, error)
 
     yield from instead(Conversation, "_bear", bear)
+
+
+@bug("asks-for-nobody", "gone", 2)
+def _() -> Iterator[None]:
+    """What is to be reported when no job waits is sent to an absent store until it answers."""
+
+    async def bear(self: Conversation, error: StoreUnavailable) -> None:
+        if self._wait_queue:
+            await _BEAR(self, error)
+        else:
+            await self._parked.until(self.outage.again(self._clock.now()))
+
+    yield from instead(Conversation, "_bear", bear)

@@ -48,7 +48,7 @@ def _() -> Iterator[None]:
     yield from instead(windows, "settle", settle)
 
 
-@bug("units-stay-over", "windows", 40)
+@bug("units-stay-over", "returns", 2)
 def _() -> Iterator[None]:
     """Slots that a late grant sets back are not counted at their new times."""
     yield from instead(windows, "set_back", lambda state, *_: state)

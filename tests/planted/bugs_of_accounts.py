@@ -32,7 +32,7 @@ def _() -> Iterator[None]:
     yield from instead(Dispatcher, "give_up", give_up)
 
 
-@bug("given-up-twice", "crowd", 174)
+@bug("given-up-twice", "handed", 69)
 def _() -> Iterator[None]:
     """Slots that are to be granted again come before tickets that were to be granted again earlier."""
 

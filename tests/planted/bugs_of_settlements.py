@@ -1,20 +1,26 @@
-"""Bugs of costs that are settled afterwards, and of what a warning of a far store says."""
+"""Bugs of costs that are settled afterwards, of settings, and of what a warning of a far store says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from intervalq._queue import attempts
 from intervalq._shard import settlements, warnings
+from intervalq._shard.connection import Connection
 from intervalq._shard.dispatcher import Dispatcher
+from intervalq._shard.grants import Grant
 from intervalq._shard.settlements import Settlements
+from intervalq._shard.shard import Shard
 from intervalq._shard.store_time import StoreTime
+from intervalq._shard.wait_queue import Waiter
 from intervalq._shard.warnings import Warnings
-from intervalq.rules import FOREVER, Limit, Settled, State
+from intervalq.rules import FOREVER, Limit, Settings, Settled, State
 from planted.planting import bug, instead
 
 _ADD: Final = Settlements.add
 _CHECK: Final = Warnings.check
+_LATE: Final = attempts.late
 
 
 @bug("refunds-sent-again", "windows", 7)
@@ -65,3 +71,26 @@ def _() -> Iterator[None]:
         _CHECK(self, dispatcher, time, state, at)
 
     yield from instead(Warnings, "check", check)
+
+
+@bug("configured-in-vain", "joins", 30)
+def _() -> Iterator[None]:
+    """A handle that has configured its queue creates a lost record with its settings from before."""
+
+    def adopt(self: Connection, settings: Settings, counted: tuple[str, ...]) -> None:
+        del settings
+        self.counted = counted
+
+    yield from instead(Connection, "adopt", adopt)
+
+
+@bug("late-threads-take-nothing", "returns", 6)
+def _() -> Iterator[None]:
+    """A job whose thread came too late takes a slot without its units."""
+
+    def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
+        again = _LATE(shard, grant, waiter)
+        again.units = ()
+        return again
+
+    yield from instead(attempts, "late", late)

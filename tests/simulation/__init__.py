@@ -53,6 +53,7 @@ Mixes
     lags         plain functions whose threads wake late, by up to an interval, and are slow to start
     handed       the same where they are slow by up to an interval, and cancelled around the time of a grant
     debts        outages that last longer than jobs wait for the store, while costs are to be settled
+    returns      the same without long outages, where most jobs are plain functions, which may come too late
     brisk        callers, intervals below 100 us, bursts and late timers: new jobs find slots ready
     reclaims     tickets are reclaimed, or the interval grows, around the time of grants
     exact        timers that are exact, and clocks that go on while they are read: processes watch them

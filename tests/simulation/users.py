@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
 
 from intervalq import IntervalQueue, Slot
-from intervalq._queue.attempts import late
-from intervalq._queue.threads import EARLY
+from intervalq._queue import attempts
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
@@ -188,7 +188,8 @@ class Users:
     async def _in_thread(self, actor: Actor, job: ObservedJob) -> None:
         """Run a plain function as `attempts` and `threads` do, with virtual time instead of a thread."""
         wanted, clock = job.plan, actor.process.clock
-        waiter = Waiter(wanted.priority, wanted.cost, EARLY, in_thread=True)
+        plan = actor.queue._plan(wanted.priority, wanted.units or wanted.cost, wanted.timeout)
+        waiter = plan.waiter(in_thread=True)
         with actor.queue._callers.waiting(lambda call: call()):
             while True:
                 shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
@@ -207,14 +208,18 @@ class Users:
                     break
                 job.came_late.append(grant.ticket)
                 shard.leases.ended(grant.ticket)
-                waiter = late(shard, grant, waiter)
+                waiter = attempts.late(shard, grant, waiter)
         assert shard.state is not None
         self.seen.started(job, grant.ticket, shard.state.generation, grant.due)
         try:
             await anyio.sleep(wanted.takes)
+            job.starts[-1].took = wanted.took
         finally:
             self.seen.stopped(job)
             shard.leases.ended(grant.ticket)
+        if wanted.took:
+            tell = partial(actor.queue._settle, shard, grant)
+            attempts.settle_by(_as_it_is, wanted.took, tell, actor.queue.name)
 
     def _cancel(self, job: ObservedJob, scope: anyio.CancelScope) -> None:
         if job.outcome is None:

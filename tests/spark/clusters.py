@@ -45,7 +45,17 @@ _EXECUTORS: Final[Mapping[str, str]] = {
 
 def small(java: str) -> dict[str, str]:
     """Settings of drivers on any master: few resources, and nothing that others can reach."""
-    return {**_SMALL, "spark.driver.extraJavaOptions": java}
+    jars = {"spark.jars": str(jar)} if (jar := iceberg()) is not None else {}
+    return {**_SMALL, **jars, "spark.driver.extraJavaOptions": java}
+
+
+def iceberg() -> Path | None:
+    """The jar of Iceberg for PySpark 3.5, from a package that brings it; None: it isn't installed."""
+    found = find_spec("snowpark_connect_deps_iceberg")
+    if found is None or found.origin is None:
+        return None
+    (jar,) = Path(found.origin).parent.glob("jars/iceberg-spark-runtime-3.5_2.12-*.jar")
+    return jar
 
 
 class Cluster:

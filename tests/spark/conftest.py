@@ -12,6 +12,7 @@ import pytest
 from intervalq.spark._runtime.java import java_home
 from spark import archive, clusters
 from spark.clusters import Cluster, Connect
+from spark.pipelines import Small
 from spark.programs import FAST
 from spark.stand_in import SparkApi
 
@@ -77,6 +78,12 @@ def spark_api() -> Iterator[SparkApi]:
     """A stand-in for an API that answers at once, without a limit; make a `SparkApi(...)` for any other."""
     with SparkApi() as api:
         yield api
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    """A small pipeline."""
+    return Small(tmp_path)
 
 
 @pytest.fixture

@@ -138,6 +138,15 @@ def test_what_remains(spark: SparkSession, frame: DataFrame, tmp_path: Path) -> 
     with pytest.raises(InvalidOption, match="key='other' is not a column of"):
         remaining(frame.selectExpr("id as other"), path, "other")
 
+    assert remaining(frame, "published", "id", format="table").count() == 40
+    spark.read.parquet(path).write.option("path", f"{path}.table").saveAsTable("published")
+    try:
+        assert remaining(frame, "published", "id", format="table").count() == 30
+    finally:
+        spark.sql("drop table published")
+    with pytest.raises(InvalidOption, match="format='xml' must be one of parquet, delta"):
+        remaining(frame, path, "id", format="xml")
+
 
 def test_a_run_is_cancelled_from_the_driver(
     frame: DataFrame, spark_api: SparkApi, store: str, queue: IntervalQueue

@@ -20,9 +20,10 @@ from intervalq.cli._app import run_app
 from intervalq.cli._pipeline.command import _signals
 from intervalq.errors import InvalidOption
 from intervalq.ledger import Ledger
-from intervalq.pipeline import Look, Watch, _guard, _publish, _run, read_spec, run
+from intervalq.pipeline import Look, Watch, _guard, _run, read_spec, run
 from intervalq.pipeline._guard import Guard
 from intervalq.pipeline._layout import Layout
+from intervalq.pipeline._published import Tables
 from spark import clusters
 from spark.pipelines import Small
 from spark.programs import Program, environment
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAIN = Path(intervalq.__file__).parent / "cli" / "_pipeline" / "__main__.py"
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Small:
-    return Small(tmp_path)
 
 
 def _once(small: Small, *, but: frozenset[str] = frozenset()) -> bool:
@@ -162,7 +158,7 @@ def test_a_run_may_die_anywhere_and_the_next_goes_on(
     calls = small.called()
 
     # Between two tables.
-    mend = _dies(monkeypatch, _publish, "write_table", 2)
+    mend = _dies(monkeypatch, Tables, "replace", 2)
     with pytest.raises(SystemExit):
         run(spec, spark=spark)
     mend()
@@ -215,6 +211,10 @@ class _Stops(Watch):
 
 
 def test_a_run_that_is_stopped_lets_calls_end_and_goes_on_later(spark: SparkSession, small: Small) -> None:
+    """Its output belongs to a file system that only Hadoop knows, and that ends in the test's folder."""
+    (small.folder / "out").mkdir()
+    spark.conf.set(f"fs.viewfs.mounttable.{small.folder.name}.link./out", f"file://{small.folder}/out")
+    small.file.write_text(small.file.read_text().replace('"out"', f'"viewfs://{small.folder.name}/out"'))
     small.set("slow", *(f"name{number}" for number in range(51)), "other")
     watch = _Stops(small)
     spec = read_spec(small.file)
@@ -225,6 +225,12 @@ def test_a_run_that_is_stopped_lets_calls_end_and_goes_on_later(spark: SparkSess
     outcome = run(spec, spark=spark)
     assert _once(small)
     assert (outcome.stopped, outcome.results, outcome.passes[0].replayed > 0) == (False, 51, True)
+    assert outcome.report is not None
+    assert outcome.report.startswith("viewfs://")
+    assert {row["id"] for row in small.table("results")} == small.callable
+    assert run(spec, spark=spark).before == 51
+    assert (small.folder / "out" / "report.json").exists()
+    assert not list((small.folder / "out" / "passes").iterdir())
 
 
 def test_ctrl_c_of_the_command(small: Small, java_options: str) -> None:
@@ -263,13 +269,14 @@ def test_signals_are_heeded_once() -> None:
 
 def test_one_run_at_a_time(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = read_spec(small.file)
+    layout = Layout(spec.output)
     monkeypatch.setattr(_guard, "_PATIENCE", 0.0)
     with (
-        Guard(spec, Watch()),
+        Guard(spec, layout, Watch()),
         pytest.raises(InvalidOption, match="another run of pipeline visits is active"),
     ):
-        Guard(spec, Watch()).__enter__()
-    with Guard(spec, Watch()):
+        Guard(spec, layout, Watch()).__enter__()
+    with Guard(spec, layout, Watch()):
         pass  # the first one left
 
 

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Small:
-    return Small(tmp_path)
-
-
 def _run(small: Small) -> object:
     """Run it as users do; returns the exit code."""
     try:
@@ -93,7 +88,9 @@ def test_an_odd_answer_is_a_reason_and_is_not_lost(
 def test_files_of_large_answers_go_with_their_rows(small: Small) -> None:
     """Once results are published, only answers that didn't fit are still needed."""
     spec = read_spec(small.file)
-    files = LargeAnswers(Layout(spec.output).answers, spec.name)
+    layout = Layout(spec.output)
+    folder, place = layout.answers()
+    files = LargeAnswers(folder, spec.name, place)
 
     def ended(key: str, *, failed: bool) -> Ended:
         more = ',"error":"BadResult: x"' if failed else ""
@@ -102,7 +99,7 @@ def test_files_of_large_answers_go_with_their_rows(small: Small) -> None:
 
     ask(spec.store, Record("s", 1, (ended("a", failed=False), ended("b", failed=True))), spec.name)
     assert len(files.names()) == 2
-    with Guard(spec, Watch()) as guard:
+    with Guard(spec, layout, Watch()) as guard:
         guard.forget(has_unfit=True)
         assert len(files.names()) == 1
         guard.forget_errors()

@@ -14,15 +14,10 @@ from intervalq.pipeline._run import stage_of
 from spark.pipelines import SPEC, Small
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Small:
-    return Small(tmp_path)
-
-
 def test_a_spec_says_all_that_is_needed(small: Small) -> None:
     spec = read_spec(small.file)
     assert (spec.name, spec.output) == ("visits", str(small.folder / "out"))
-    assert (spec.input.format, spec.input.path) == ("json", str(small.folder / "visits.jsonl"))
+    assert (spec.input.format, spec.input.path) == ("json", f"file://{small.folder}/visits.jsonl")
     assert spec.store == f"sqlite://{small.folder}/state.db"
     assert spec.interval == 0.001
     assert spec.queue.name == "visits"
@@ -63,6 +58,13 @@ def test_costs_limits_and_columns_reach_the_stage(small: Small) -> None:
         ('name = "visits"', 'nam = "visits"', "[pipeline] nam is not known; the fields of [pipeline] are"),
         ('output = "out"', "output = 3", "[pipeline] output = 3 must be text"),
         ('output = "out"', 'output = "o*"', "must be a path without"),
+        ('output = "out"', 'output = "out"\nformat = "csv"', "[pipeline] format = 'csv' must be one of "),
+        ('output = "out"', 'output = "out"\nformat = "iceberg"', "[pipeline] tables is missing: Iceberg"),
+        ('output = "out"', 'output = "out"\ntables = "a.b"', '[pipeline] tables needs format = "delta"'),
+        (
+            'output = "out"', 'output = "out"\nformat = "delta"\ntables = "a b"',
+            "[pipeline] tables = 'a b' must be the name of a schema",
+        ),
         ('"visits.jsonl"', '"visits.txt"', "[input] format is missing"),
         ('"visits.jsonl"', '"gone.jsonl"', "nothing is there: check the path"),
         ('key = "id"', 'key = "id"\nformat = "xml"', "[input] format = 'xml' must be one of"),

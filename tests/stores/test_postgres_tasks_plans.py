@@ -9,13 +9,19 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
+from intervalq.tasks.rules import DAY, Delete, Insert, Modify, Select, Work
 from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres._task_statements import uuid_of
+from intervalq_stores.postgres.tasks import PostgresTaskStore
+from stores import postgres_sessions
 from stores import watched as million
+from stores.postgres_sessions import begun
 from stores.watched import CLAIMED, DEAD, FILL, LINES, WAITING, Watched
 
 server = million.server
 watched = million.watched
+url = postgres_sessions.url
+store = postgres_sessions.store
 
 
 def test_a_claim_among_a_million_looks_at_what_it_takes(watched: Watched) -> None:
@@ -278,3 +284,32 @@ def test_claims_are_settled_one_by_one_even_if_the_planner_takes_the_table_for_e
         finally:
             watched.connection.close()
         connection.execute(f"drop database {name} with (force)".encode())
+
+
+ROWS: Final = b"""
+    select sum(n_tup_ins + n_tup_upd + n_tup_del + seq_tup_read + coalesce(idx_tup_fetch, 0))
+    from pg_stat_xact_user_tables where schemaname = 'intervalq'
+"""
+
+
+async def _rows(connection: psycopg.AsyncConnection) -> int:
+    """How many rows of tasks it has read and written since it last told the server."""
+    [(number,)] = await (await connection.execute(ROWS)).fetchall()
+    return int(number)
+
+
+@pytest.mark.parametrize("keep_for", [0, 7 * DAY])
+async def test_an_end_costs_the_same_in_a_batch_of_any_size(store: PostgresTaskStore, keep_for: int) -> None:
+    await begun(store, "s")
+    costs: list[int] = []
+    for queue, last, size in (("a", "last of a", 200), ("b", "last of b", 2_000)):
+        parts = (Insert(queue, "0", f"{queue}{n}", follow_up=last, keep_for=keep_for) for n in range(size))
+        await store.apply(Modify(inserts=(Insert("then", "0", last, awaits=size), *parts)))
+        claimed = (await store.apply(Work("s", queues=(queue,), limit=100))).claimed
+        async with store.transaction("read committed") as mine:
+            before = await _rows(mine.connection)
+            await mine.apply(Work("s", tuple(Delete(row.id, row.version) for row in claimed)))
+            costs.append(await _rows(mine.connection) - before)
+        [follow_up] = await store.apply(Select(ids=(last,)))
+        assert follow_up.awaits == size - 100
+    assert costs[1] <= 1.1 * costs[0], costs

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from intervalq.tasks.rules import (
+    DAY,
     DONE,
     Begin,
     Count,
@@ -94,6 +95,24 @@ def test_outcomes_of_a_queue_are_found_without_those_of_others(others: int) -> N
         found = do(counted.table, Outcomes(queue="rare"), 1)
         assert [one.id for one in found] == ["rare1", "rare0", "rare2", "rare1", "rare0"]
         assert counted.steps < 3_000
+
+
+@pytest.mark.parametrize("keep_for", [0, 7 * DAY])
+def test_an_end_costs_the_same_in_a_batch_of_any_size(keep_for: int) -> None:
+    def steps(size: int) -> int:
+        with _opened() as connection:
+            counted = Counted(connection)
+            do(counted.table, Begin(Session("s")), 1)
+            parts = (Insert("q", "1", f"{n}", follow_up="then", keep_for=keep_for) for n in range(size))
+            do(counted.table, Modify(inserts=(Insert("q", "2", "then", awaits=size), *parts)), 1)
+            claimed = do(counted.table, Work("s", queues=("q",), limit=100), 1).claimed
+            counted.steps = 0
+            do(counted.table, Work("s", tuple(Delete(row.id, row.version) for row in claimed)), 1)
+            (follow_up,) = do(counted.table, Select(ids=("then",)), 1)
+            assert follow_up.awaits == size - 100
+            return counted.steps
+
+    assert steps(10_000) < 1.1 * steps(200)
 
 
 def test_a_look_at_a_few_is_small_however_many_there_are() -> None:

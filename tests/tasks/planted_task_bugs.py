@@ -241,6 +241,33 @@ def _() -> Iterator[None]:
     return instead(CancelledClaims, "learn", at_once)
 
 
+@bug("cancels-others", "operators")
+def _() -> Iterator[None]:
+    """When a task is cancelled, all functions that its session runs are cancelled."""
+    learn = CancelledClaims.learn
+
+    def beside(self: CancelledClaims, parts: Iterable[Delete]) -> None:
+        is_new = any(part.id not in self.known for part in parts)
+        learn(self, parts)
+        held = self._batcher.claims.values() if is_new and isinstance(self._batcher, Batcher) else ()
+        for claim in [*held]:
+            if claim._on_lost is not None:
+                claim._on_lost()
+
+    return instead(CancelledClaims, "learn", beside)
+
+
+@bug("chunk-cancelled-for-one", "chunks-cancelled")
+def _() -> Iterator[None]:
+    """When a task of a chunk is cancelled, the function is cancelled for all of them."""
+
+    def one_lost(self: chunks.Chunk) -> None:
+        self.lost += 1
+        self.scope.cancel()
+
+    return instead(chunks.Chunk, "one_lost", one_lost)
+
+
 @bug("snooze-counts", "operators")
 def _() -> Iterator[None]:
     """A snoozed task has had an attempt."""

@@ -188,18 +188,19 @@ class Worker:
             is_over = group == "m" and world.loop.time() >= call.began + OF_M - 1e-6
             failed = failed or is_over
             if isinstance(error, asyncio.CancelledError) and not (failed or is_over):
-                self._judge_cancelled(claim)
+                self._judge_cancelled([claim])
             raise
         finally:
             world.judge.ends(call, failed=failed, over=world.over)
 
-    def _judge_cancelled(self, claim: Claim) -> None:
-        """Check that a function is cancelled only if it has lost its task, or somebody wanted that."""
+    def _judge_cancelled(self, claims: list[Claim]) -> None:
+        """Check that a function is cancelled only if it has lost all its tasks, or somebody wanted that."""
         world = self.world
         wanted = world.over or self.ending or self.seat.stopped is not None
         wanted = wanted or self.connection.refused > self.seat.started
-        if claim.open and not wanted and claim.value not in world.maybe_cancelled:
-            world.network.broken(f"{self.process.name} cancels {claim.value}, which it has not lost")
+        left = [each.value for each in claims if each.open and each.value not in world.maybe_cancelled]
+        if left and not wanted:
+            world.network.broken(f"{self.process.name} cancels {left}, which it has not lost")
 
     async def _called_with_chunk(self, paced: bool, claims: list[Claim]) -> Any:
         """`_called` for a chunk: each of its tasks is one to the judge."""
@@ -215,6 +216,8 @@ class Worker:
         except BaseException as error:
             failed = not isinstance(error, asyncio.CancelledError) or error.args == ("by itself",)
             failed = failed and not isinstance(error, Snooze | ClaimLost)
+            if isinstance(error, asyncio.CancelledError) and not failed:
+                self._judge_cancelled(claims)
             raise
         finally:
             for call in calls:

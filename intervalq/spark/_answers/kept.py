@@ -29,6 +29,8 @@ IN_FILE: Final = "$file"
 
 _AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
 
+_TEXT: Final = frozenset({str})
+
 LISTS: Final = (list, tuple, set, frozenset, range)
 """Types whose values count as lists."""
 
@@ -54,10 +56,10 @@ def written_answer(value: object) -> Any:  # noqa: ANN401, PLR0911 - any JSON; o
     """
     if type(value) in _AS_THEY_ARE:  # most values, so these come first
         return value
-    if type(value) is dict and len(value) != 1:
-        written = {key: written_answer(item) for key, item in value.items() if type(key) is str}
-        if len(written) == len(value):
-            return written
+    if type(value) is dict and len(value) != 1 and _TEXT.issuperset(map(type, value)):
+        if _AS_THEY_ARE.issuperset(map(type, value.values())):
+            return value
+        return {key: written_answer(item) for key, item in value.items()}
     if isinstance(value, bool | str | int | float):
         return _written_scalar(value)
     if isinstance(value, Mapping):

@@ -25,6 +25,7 @@ class Caller:
         self._cost = job.cost
         self._columns = job.columns
         self._fits = {field.name: fitter(field.type) for field in job.columns}
+        self._names = frozenset(self._fits)
         self._threads = anyio.CapacityLimiter(job.concurrency) if job.blocks else None
 
     def context(self, run: str, key: str, queue: IntervalQueue | None, client: Client) -> CallContext:
@@ -59,7 +60,7 @@ class Caller:
             value = {}
         if not isinstance(value, Mapping):
             raise BadResult(key, f"it is a {type(value).__name__}, not a dict of columns (or None)")
-        if not value.keys() <= self._fits.keys():
+        if not self._names.issuperset(value):
             more = ", ".join(sorted(map(str, value.keys() - self._fits.keys())))
             raise BadResult(key, f"it has columns that are not in the schema: {more}")
         fitted = {}

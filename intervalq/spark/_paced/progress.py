@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from intervalq import IntervalQueue
 from intervalq._queue.inspect import QueueState
 from intervalq._timing.background_loop import BACKGROUND
-from intervalq.errors import InvalidOption, LedgerNotFound
+from intervalq.errors import InvalidOption, LedgerNotFound, short
 from intervalq.ledger import Ledger
-from intervalq.spark._compat import condition
+from intervalq.spark._compat import condition, first_line
+from intervalq.spark._formats import TABLES, lacking, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,33 +101,46 @@ def seen(queue: IntervalQueue) -> QueueState:
     return BACKGROUND.call(look)
 
 
-def remaining(df: DataFrame, path: str, key: str) -> DataFrame:
-    """The rows of `df` whose key isn't among the results published under `path`.
+_NOTHING: Final = frozenset(
+    {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"}
+)
+"""How Spark and Delta call it that there is nothing at a place."""
+
+
+def remaining(df: DataFrame, place: str, key: str, *, format: str = "parquet") -> DataFrame:  # noqa: A002 - as in Spark
+    """The rows of `df` whose key isn't among the results published at a place.
 
     If you call only rows that are missing in the published results, a ledger is needed only until its run
     ends.
 
     Args:
         df: rows to be called.
-        path: a folder of Parquet files; if it doesn't exist, nothing is published yet.
+        place: a path, or the name of a table; if it doesn't exist, nothing is published yet.
         key: the column that identifies rows, in both.
+        format: "parquet" for a folder of such files; "delta" or "iceberg" for a table by its path (with a
+            slash) or its name; "table" for one of any format by its name.
 
     Raises:
-        InvalidOption: `key` is not a column of `df` or of the published results.
+        InvalidOption: `key` is not a column of `df` or of the published results; or the session doesn't know
+            the format, and the error says what it needs.
     """
-    from pyspark.errors import AnalysisException  # noqa: PLC0415 - an extra
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 
     if key not in df.columns:
         raise InvalidOption(f"key={key!r} is not a column: there are {', '.join(df.columns)}")
+    if format not in TABLES:
+        raise InvalidOption(f"format={short(format)} must be one of {', '.join(TABLES)}")
     try:
-        published = df.sparkSession.read.parquet(path)
+        published = read(df.sparkSession.read, place, format)
         columns = published.columns
-    except AnalysisException as error:
-        if condition(error) in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
+    except Exception as error:
+        if isinstance(error, PySparkException) and condition(error) in _NOTHING:
             return df
+        if why := lacking(error, format):
+            raise InvalidOption(f"{place} can't be read as {format}: {first_line(error)}{why}") from error
         raise
     if key not in columns:
-        raise InvalidOption(f"key={key!r} is not a column of {path}: there are {', '.join(columns)}")
+        raise InvalidOption(f"key={key!r} is not a column of {place}: there are {', '.join(columns)}")
     return df.join(published.select(key), key, "left_anti").select(*df.columns)
 
 

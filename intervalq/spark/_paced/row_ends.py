@@ -22,7 +22,7 @@ from intervalq.spark._paced.trial import UNFIT
 _WRITER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 Kept: TypeAlias = dict[str, Any]
-"""An answer as it is kept, and its schema; empty if a call failed."""
+"""An answer as it is kept; empty if a call failed."""
 
 
 class End(NamedTuple):
@@ -41,7 +41,8 @@ class Ends:
         self._job = job
         self._run = job.run
         self._fits = fits
-        self._version = {} if job.version is None else {"version": job.version}
+        self._fixed = f'"schema":{_json(job.schema)},'
+        self._version = "" if job.version is None else f'"version":{_json(job.version)},'
         self._earlier = reader(pa.struct(list(job.columns)))
         folder = job.large_answers or beside(store)
         self._large = None if folder is None else LargeAnswers(folder, job.run)
@@ -53,7 +54,7 @@ class Ends:
             BadResult: it has a value of a type that can't be kept.
         """
         try:
-            return {"answer": written_answer(answer), "schema": self._job.schema}
+            return {"answer": written_answer(answer)}
         except (TypeError, RecursionError) as error:
             raise BadResult(key, f"{error}: return values of JSON, dates, decimals or bytes") from None
 
@@ -72,23 +73,19 @@ class Ends:
         Raises:
             BadResult: the answer is too large to be kept.
         """
-        data = {**kept, **self._version, "log": stamp}
-        if error is not None:
-            data["error"] = error
-        text = self._text(data)
+        text = self._text(kept, stamp, error)
         if _is_large(text) and kept:
-            data["answer"] = kept["answer"] = {IN_FILE: await self._in_file(key, kept["answer"])}
-            text = self._text(data)
+            kept["answer"] = {IN_FILE: await self._in_file(key, kept["answer"])}
+            text = self._text(kept, stamp, error)
         return text
 
-    def _text(self, data: object) -> str:
-        try:
-            plain = _WRITER.encode(data)
-            if not plain.isascii():
-                plain.encode()
-        except UnicodeEncodeError:  # half of a pair of surrogates, as of a text that was cut off
-            plain = json.dumps(data, separators=(",", ":"))
-        return encoded(self._job.codec, plain)
+    def _text(self, kept: Kept, stamp: Stamp, error: str | None) -> str:
+        """The JSON of an object with these parts, which is written once a row, and so piece by piece."""
+        answer = f'"answer":{_json(kept["answer"])},{self._fixed}' if kept else ""
+        ticket, due, started, ended, host, pid, attempt, calls = stamp
+        log = f"{ticket},{due!r},{started!r},{ended!r},{_json(host)},{pid},{attempt},{calls}"
+        why = "" if error is None else f',"error":{_json(error)}'
+        return encoded(self._job.codec, f'{{{answer}{self._version}"log":[{log}]{why}}}')
 
     async def _in_file(self, key: str, answer: object) -> str:
         """Write a large answer into a file; returns its name."""
@@ -101,7 +98,8 @@ class Ends:
             )
         try:
             with CancelScope(shield=True):  # the end of `drain` cuts calls, not answers that have come
-                name = await to_thread.run_sync(self._large.write, key, self._text(answer))
+                text = encoded(self._job.codec, _json(answer))
+                name = await to_thread.run_sync(self._large.write, key, text)
         except OSError as error:
             raise BadResult(
                 key, f"{too_long}, and it can't be written into {self._large.place}: {error}"
@@ -175,6 +173,16 @@ class Ends:
     def _names(data: dict[str, Any]) -> list[str]:
         answer = data["answer"]
         return sorted(map(str, answer)) if isinstance(answer, dict) else ["no columns"]
+
+
+def _json(value: object) -> str:
+    try:
+        text = _WRITER.encode(value)
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates, as of a text that was cut off
+        text = json.dumps(value, separators=(",", ":"))
+    return text
 
 
 def _is_large(text: str) -> bool:

@@ -15,7 +15,7 @@ from intervalq._queue.options import Cost, Duration, Settle, whole
 from intervalq._spec import parse
 from intervalq._spec.codec import Codec, checked_codec
 from intervalq.errors import InvalidOption, MissingExtra, StoreError, UnknownStore, short
-from intervalq.ledger._large import file_system
+from intervalq.ledger._files import OwnFiles, file_system
 from intervalq.ledger.rules import MAX_ROWS
 from intervalq.ledger.store import open_ledger_store
 from intervalq.spark._compat import arrow_schema
@@ -189,7 +189,7 @@ def _folder(given: str | None) -> str | None:
             f"large_answers={short(given)} must be a path, or a URL such as s3://bucket/folder"
         )
     files, path = file_system(given)
-    return given if files is not None else str(Path(path).expanduser().absolute())
+    return str(Path(path).expanduser().absolute()) if isinstance(files, OwnFiles) else given
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -33,7 +33,7 @@ def dead(row: Row, error: object, attempt: int) -> Change:
     )
 
 
-def kept(keep_for: int, since: float | None, result: str, now: float | None) -> Kept:
+def kept(keep_for: int, since: float | None, result: str = "", now: float | None = None) -> Kept:
     """What the outcome of a task that ends now says.
 
     Args:

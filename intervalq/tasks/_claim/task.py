@@ -375,14 +375,13 @@ class Claim(Task[V_co]):
         async with self._session.commit((self,), isolation) as connection:
             yield connection
 
-    def _done(self, result: str = "", now: float | None = None) -> Delete:
-        """The acknowledgement of the task. See `_kept`."""
-        row = self._row
-        return Delete(row.id, row.version, self._kept(result, now) if self._keep_for else None)
+    def _done(self) -> Delete:
+        """The acknowledgement of the task."""
+        return Delete(self._row.id, self._row.version, self._kept())
 
-    def _kept(self, result: str = "", now: float | None = None) -> Kept | None:
-        """What the task's outcome says if it ends now; None: it has none. See `endings.kept`."""
-        return kept(self._keep_for, self._since, result, now) if self._keep_for else None
+    def _kept(self) -> Kept | None:
+        """What the task's outcome says if it ends now; None: it has none."""
+        return kept(self._keep_for, self._since) if self._keep_for else None
 
     def _lost(self) -> ClaimLost:
         """The error of a lost claim."""

@@ -13,7 +13,7 @@ import anyio
 from intervalq._timing.backends import loop_clock
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable, TransactionConflict
-from intervalq.tasks._claim.endings import unused
+from intervalq.tasks._claim.endings import kept, unused
 from intervalq.tasks._claim.task import Claim, Holder
 from intervalq.tasks._session.begun import Begun
 from intervalq.tasks._session.cancelled import CancelledClaims
@@ -118,8 +118,8 @@ class Batcher:
     def done(self, claim: Claim, result: str = "") -> None:
         """Remove a task that is done, without waiting: a fast form of `settle` for the most common case."""
         if claim._range is None:
-            kept = claim._kept(result, self._now()) if claim._keep_for else None
-            self.settle(Settle(claim, Delete(claim._row.id, claim._row.version, kept)))
+            end = kept(claim._keep_for, claim._since, result, self._now()) if claim._keep_for else None
+            self.settle(Settle(claim, Delete(claim._row.id, claim._row.version, end)))
         elif claim.open:
             self.begun.ended([claim])
             self.ranges.settle(claim, None, self._now)

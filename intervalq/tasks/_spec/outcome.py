@@ -32,6 +32,9 @@ class Kept(NamedTuple):
     """How long the work took, in microseconds; 0: unknown."""
 
 
+NOTHING: Final = Kept(0)
+
+
 def is_dead(queue: str) -> bool:
     """Whether a queue is a dead-letter queue."""
     return queue.endswith(_DEAD)
@@ -54,23 +57,16 @@ def day_of(until: int) -> int:
 
 def outcome(row: Row, state: str, kept: Kept | None, session: Session | None, now: int) -> OutcomeRow:
     """The outcome of a kept task that ends now. A session that ends a task counts as having begun it."""
-    took = 0 if kept is None else kept.took
-    return OutcomeRow(
-        id=row.id,
-        queue=row.queue,
-        key=row.key,
-        state=state,
-        json=row.json,
-        result="" if kept is None or state != DONE else kept.result,
-        attempts=row.attempt + (state == DONE and not row.begun),
-        errors=errors_of(row),
-        created=row.created,
-        started=now - took if took else 0,
-        ended=now,
-        host="" if session is None else session.host,
-        pid=0 if session is None else session.pid,
-        until=now + (row.keep_for or (0 if kept is None else kept.keep_for)),
-    )
+    keep_for, result, took = kept or NOTHING
+    is_done = state == DONE
+    values = (
+        row.id, row.queue, row.key, state, row.json, result if is_done else "",
+        row.attempt + (is_done and not row.begun), errors_of(row) if row.error else row.errors,
+        row.created, now - took if took else 0, now,
+        "" if session is None else session.host, 0 if session is None else session.pid,
+        now + (row.keep_for or keep_for),
+    )  # fmt: skip
+    return tuple.__new__(OutcomeRow, values)  # in a third of the time of OutcomeRow(...)
 
 
 def errors_of(row: Row) -> str:

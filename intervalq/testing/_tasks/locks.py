@@ -28,7 +28,7 @@ class LockTests(TaskSuiteBase):
     """One at a time has a lock, and each holder has a higher number than those before."""
 
     @settings(
-        max_examples=30,
+        max_examples=12,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )

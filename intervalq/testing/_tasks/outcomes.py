@@ -23,6 +23,7 @@ from intervalq.tasks.rules import (
     Modify,
     OutcomeRow,
     Outcomes,
+    Select,
     Session,
     Work,
 )
@@ -289,6 +290,33 @@ class OutcomeTests(TaskSuiteBase):
         await store.apply(Modify(changes=(Change(newest.id, 0, queue=dead),)))
         await store.apply(Modify(deletes=(Delete(newest.id, 1),)))
         assert [one.state for one in await store.apply(Outcomes(ids=(newest.id,)))] == [FAILED]
+
+    @in_portal
+    async def test_what_comes_first_decides_whether_a_task_was_cancelled_or_has_failed(
+        self, store: TaskStore, names: Names
+    ) -> None:
+        """One that is rejected after it was cancelled is gone; one that was rejected before has failed."""
+        if not (self.keeps_outcomes and self.marks_cancelled):
+            return
+        queue, session = names.queue(), await names.begun(store)
+        dead = f"{queue.removesuffix('.dead')}.dead"
+        names.queues.append(dead)
+        first, second = insert(queue, keep_for=_HOUR), insert(queue, keep_for=_HOUR)
+        await put(store, first, second)
+        versions = {row.id: row.version for row in await claim(store, session, queue, limit=2)}
+        rejections = (
+            Change(id_, version, queue=dead, delay=0, attempt=1, error="no")
+            for id_, version in versions.items()
+        )
+        assert (await store.apply(Cancel((first.id,)))).stopping == (first.id,)
+        assert (await store.apply(Work(session, tuple(rejections)))).lost == (first.id,)
+        assert [row.id for row in await store.apply(Select(queue=dead))] == [second.id]
+        assert (await store.apply(Cancel((second.id,)))).removed == (second.id,)
+        assert await store.apply(Select(queue=dead)) == ()
+        left = await store.apply(Outcomes(ids=(first.id, second.id)))
+        found = {one.id: (one.state, [error for *_, error in parsed(one.errors)]) for one in left}
+        assert found == {first.id: (CANCELLED, []), second.id: (FAILED, ["no"])}
+        assert len(left) == 2
 
     @in_portal
     async def test_an_outcome_is_there_until_its_time_and_its_day_is_dropped_after_that(

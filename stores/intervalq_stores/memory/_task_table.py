@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Final
 
 from intervalq.tasks.rules import (
@@ -20,11 +20,11 @@ from intervalq.tasks.rules import (
     Row,
     Select,
     Session,
-    day_of,
     looked_at,
     rank,
     skippable,
 )
+from intervalq_stores.memory._task_outcomes import MemoryOutcomes
 
 _SWEPT: Final = 16
 """How many marks or locks a sweep forgets: more than a command creates on average."""
@@ -50,11 +50,7 @@ class MemoryTable:
         self._ending: list[tuple[int, tuple[str, str]]] = []
         self._sessions: dict[str, Session] = {}
         self._locks: dict[str, LockRow] = {}
-        self._outcomes: dict[int, list[tuple[int, OutcomeRow]]] = {}
-        self._outcomes_of: dict[int, dict[str, list[tuple[int, OutcomeRow]]]] = {}
-        """By the day (see `day_of`) and the task's id; `_outcomes` by the day alone. Each has a number that
-        rises with every outcome: the clock may be set back."""
-        self._outcome_count = 0
+        self._outcomes = MemoryOutcomes()
 
     # --- tasks --------------------------------------------------------------------------------------
 
@@ -249,32 +245,15 @@ class MemoryTable:
     def put_outcome(self, outcome: OutcomeRow) -> None:
         """See `Table.put_outcome`."""
         self.left.append(outcome.id)
-        day = day_of(outcome.until)
-        self._outcome_count += 1
-        numbered = self._outcome_count, outcome
-        self._outcomes.setdefault(day, []).append(numbered)
-        self._outcomes_of.setdefault(day, {}).setdefault(outcome.id, []).append(numbered)
+        self._outcomes.put(outcome)
 
     def sweep_outcomes(self, now: int) -> None:
         """See `Table.sweep_outcomes`."""
-        day = min(self._outcomes, default=None)
-        if day is not None and day < day_of(now):
-            del self._outcomes[day], self._outcomes_of[day]
+        self._outcomes.sweep(now)
 
     def outcomes(self, command: Outcomes, now: int) -> list[OutcomeRow]:
         """See `Table.outcomes`."""
-        if command.ids:
-            days = self._outcomes_of.values()
-            found = [one for id_ in dict.fromkeys(command.ids) for of in days for one in of.get(id_, ())]
-        else:
-            found = [one for day in self._outcomes.values() for one in day]
-        found = [
-            (number, one)
-            for number, one in found
-            if one.until > now and command.queue in (None, one.queue) and command.state in (None, one.state)
-        ]
-        found.sort(key=itemgetter(0), reverse=not command.ids)
-        return [one for _, one in found[: command.limit]]
+        return self._outcomes.find(command, now)
 
     def set_back(self, now: int, by: int) -> None:
         """Adapt to a clock that was set back: future times move with it and stay as far away as before."""

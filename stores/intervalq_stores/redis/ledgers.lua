@@ -15,19 +15,20 @@
 -- ARGV[1]  the command: claim, start, record, release, beat, leave, cancel, expire, forget, look, count, drop
 -- ARGV[2]  the server's clock in microseconds; empty, outside of tests: TIME
 -- ARGV[3]  and following, by command:
---            claim    session, expiry, started, again, KEY...          flags are 0 or 1
---            start    session, expiry, KEY...
---            record   session, expiry, then KEY, failed, VALUE of each row
---            release  session, KEY...
+--            claim    session, expiry, started, again, KEYS            flags are 0 or 1
+--            start    session, expiry, KEYS
+--            record   session, expiry, KEYS, a flag of each (failed), VALUE...
+--            release  session, KEYS
 --            beat     session, expiry
 --            leave    session
 --            cancel   on
 --            expire   at, or empty
---            forget   the kinds to remove, separated by commas, then KEY...
+--            forget   the kinds to remove, separated by commas, then KEYS
 --            look     cursor, limit
+--          KEYS is a JSON array: clients spend much of their time on arguments and answers.
 -- Answer   { now, found, cancelled, removed, verdicts, rows, cursor, summary }
---            verdicts  kind, attempt, failed, value of each row; kinds are mine, known, busy, unknown, and
---                      `kept`: known, and this `record` wrote it
+--            verdicts  kind, attempt, failed, value of each row, or of one if they are the same for all;
+--                      kinds are mine, known, busy, unknown, and `kept`: known, and this `record` wrote it
 --            rows      key, how it is shown, attempt, value, at of each
 --            summary   created, expires or '', done, failed, claimed, started, unknown, sessions
 -- Errors   CORRUPT (not our ledger), NEWER (a newer layout), RANGE (a number that can't be stored)
@@ -286,25 +287,22 @@ end
 
 -- --- one command -----------------------------------------------------------------------------------
 
-local function keys_from(first, each)
-  local keys = {}
-  for i = first, #ARGV, each or 1 do keys[#keys + 1] = ARGV[i] end
-  return keys
+local KEYS_AT = { claim = 7, start = 5, record = 5, release = 4, forget = 4 }  -- the arguments that have the keys
+
+-- The verdicts, or the first one, if the others are the same.
+local function shortened(list)
+  for i = 5, #list do
+    if list[i] ~= list[(i - 1) % 4 + 1] then return list end
+  end
+  return { list[1], list[2], list[3], list[4] }
 end
 
 local function do_rows(op, meta, answer, fresh)
   local list, cancelled = answer.verdicts, meta.cancelled == 1
   local command = { session = ARGV[3] }
-  local keys = {}
+  local keys = KEYS_AT[op] and cjson.decode(ARGV[KEYS_AT[op]]) or {}
   if op == 'claim' then
     command.stage, command.again = ARGV[5] == '1' and 'started' or 'claimed', ARGV[6] == '1'
-    keys = keys_from(7)
-  elseif op == 'start' then
-    keys = keys_from(5)
-  elseif op == 'record' then
-    keys = keys_from(5, 3)
-  elseif op == 'release' or op == 'forget' then
-    keys = keys_from(4)
   end
   if fresh then
     for _, key in ipairs(keys) do rows[key] = false end
@@ -318,7 +316,7 @@ local function do_rows(op, meta, answer, fresh)
     elseif op == 'start' then
       start(list, key, command, cancelled)
     elseif op == 'record' then
-      record(list, key, ARGV[3 * i + 3] == '1', ARGV[3 * i + 4])
+      record(list, key, string.sub(ARGV[6], i, i) == '1', ARGV[6 + i])
     elseif row and (
       op == 'release' and row.session == command.session
       or op == 'forget' and string.find(',' .. ARGV[3] .. ',', ',' .. shown(row) .. ',', 1, true)
@@ -332,7 +330,7 @@ local function do_rows(op, meta, answer, fresh)
 end
 
 local function reply(answer)
-  return { now, answer.found, answer.cancelled, answer.removed, answer.verdicts, answer.rows, answer.cursor,
+  return { now, answer.found, answer.cancelled, answer.removed, shortened(answer.verdicts), answer.rows, answer.cursor,
     answer.summary }
 end
 
@@ -351,7 +349,7 @@ local function apply(op)
   local fresh = not meta
   if fresh then
     if op == 'start' then
-      for _ = 5, #ARGV do verdict(answer.verdicts, 'busy') end
+      for _ in ipairs(cjson.decode(ARGV[5])) do verdict(answer.verdicts, 'busy') end
     end
     if not MAKES[op] then return reply(answer) end
     meta = { created = now, cancelled = 0, done = 0, failed = 0 }

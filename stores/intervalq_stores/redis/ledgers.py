@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -85,14 +86,15 @@ def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one case per
     """A command for the script: its name, then its arguments."""
     match command:
         case Claim(session, expiry, keys, started, again):
-            return ["claim", session, str(expiry), str(int(started)), str(int(again)), *keys]
+            return ["claim", session, str(expiry), str(int(started)), str(int(again)), json.dumps(keys)]
         case Start(session, expiry, keys):
-            return ["start", session, str(expiry), *keys]
+            return ["start", session, str(expiry), json.dumps(keys)]
         case Record(session, expiry, rows):
-            parts = (part for row in rows for part in (row.key, str(int(row.failed)), row.value))
-            return ["record", session, str(expiry), *parts]
+            flags = "".join("1" if row.failed else "0" for row in rows)
+            keys_ = json.dumps([row.key for row in rows])
+            return ["record", session, str(expiry), keys_, flags, *(row.value for row in rows)]
         case Release(session, keys):
-            return ["release", session, *keys]
+            return ["release", session, json.dumps(keys)]
         case Beat(session, expiry):
             return ["beat", session, str(expiry)]
         case Leave(session):
@@ -102,7 +104,7 @@ def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one case per
         case Expire(at):
             return ["expire", "" if at is None else str(at)]
         case Forget(keys, shown):
-            return ["forget", ",".join(shown), *keys]
+            return ["forget", ",".join(shown), json.dumps(keys)]
         case Look(cursor, limit):
             return ["look", cursor, str(limit)]
         case Count():
@@ -118,7 +120,7 @@ def _answer(command: Command, reply: list[Any]) -> Answer:
         now,
         bool(found),
         bool(cancelled),
-        tuple(_verdicts(command, verdicts)),
+        _verdicts(command, verdicts),
         removed,
         tuple(
             Seen(key.decode(), shown.decode(), attempt, value.decode(), at)
@@ -129,14 +131,21 @@ def _answer(command: Command, reply: list[Any]) -> Answer:
     )
 
 
-def _verdicts(command: Command, parts: list[Any]) -> Iterator[Verdict]:
-    for number, (kind, attempt, failed, value) in enumerate(_by(4, parts)):
-        if kind == b"kept":  # the recorded value isn't sent back
-            assert isinstance(command, Record)
-            end = command.rows[number]
-            yield Verdict("known", attempt, end.value, end.failed)
-        else:
-            yield Verdict(kind.decode(), attempt, value.decode(), bool(failed))
+def _verdicts(command: Command, parts: list[Any]) -> tuple[Verdict, ...]:
+    """One verdict alone is that on all rows of the command."""
+    if isinstance(command, Record):
+        some = parts if len(parts) > 4 else parts * len(command.rows)
+        return tuple(
+            Verdict("known", attempt, end.value, end.failed)
+            if kind == b"kept"  # the recorded value isn't sent back
+            else Verdict(kind.decode(), attempt, value.decode(), bool(failed))
+            for end, (kind, attempt, failed, value) in zip(command.rows, _by(4, some), strict=True)
+        )
+    found = tuple(
+        Verdict(kind.decode(), attempt, value.decode(), bool(failed))
+        for kind, attempt, failed, value in _by(4, parts)
+    )
+    return found * len(command.keys) if len(found) == 1 and isinstance(command, Claim | Start) else found
 
 
 def _summary(cancelled: int, created: int, expires: int | bytes, *counts: int) -> Summary:

@@ -30,21 +30,17 @@ _PUT: Final = (
 )
 # One statement for all: one for each task takes three times as long. Each value of `parts` is when the work
 # began, and after a space the result, if any of them has one: texts take longer to read than numbers.
-_IS_SIMPLE: Final = (
-    "version = :version AND +session = :session AND t.key IS NULL AND dedupe IS NULL AND follow_up = '' "
-    "AND NOT cancelled AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
-)
 _DONE: Final = (
     f"INSERT INTO {{table}} (rowid, {_FIELDS}) "  # noqa: S608 - our own
     "SELECT :number + j.rowid, t.id, queue, t.key, 'done', t.json, "
     "{result}, attempt + NOT begun, errors, created, j.value + 0, :now, :host, :pid, :until "
-    f"FROM json_each(:parts) j CROSS JOIN intervalq_tasks t WHERE t.id = j.key AND {_IS_SIMPLE}"
+    "FROM json_each(:parts) j CROSS JOIN intervalq_tasks t WHERE t.id = j.key "
+    "AND version = :version AND +session = :session AND t.key IS NULL AND dedupe IS NULL AND follow_up = '' "
+    "AND NOT cancelled AND (keep_for = :keep_for OR keep_for = 0 AND error = '')"
 )
 _RESULT: Final = "substr(j.value, instr(j.value, ' ') + 1)"
-_REMOVE: Final = (
-    "DELETE FROM intervalq_tasks AS t WHERE id IN (SELECT key FROM json_each(:parts)) "  # noqa: S608 - our own
-    f"AND {_IS_SIMPLE}"
-)
+# What is in the table now was simple: to look at that again would cost as much as the rest of the deletion.
+_REMOVE: Final = "DELETE FROM intervalq_tasks WHERE id IN (SELECT id FROM {table} WHERE rowid >= :number)"
 _BLOCK: Final = 1024
 _NUMBER: Final = "UPDATE intervalq_outcome_number SET last = last + ? RETURNING last"
 _QUEUES: Final = "SELECT min(queue), max(queue) FROM {table} WHERE rowid > ?"
@@ -105,16 +101,17 @@ class OutcomeTables:
             starts = [f"{start} {result}" for start, result in zip(starts, results, strict=True)]
         until = now + keep_for
         day, number = day_of(until), self._numbers(len(ids))
+        table = self._table(day)
         values = {
             "parts": json.dumps(dict(zip(ids, starts, strict=True))), "number": number,
             "session": session.id, "host": session.host, "pid": session.pid,
             "version": version, "keep_for": keep_for, "now": now, "until": until,
         }  # fmt: skip
         self.left += ids
-        add = _DONE.format(table=self._table(day), result=_RESULT if has_results else "''")
+        add = _DONE.format(table=table, result=_RESULT if has_results else "''")
         self._connection.execute(add, values)
         self._note(day, number)
-        return self._connection.execute(_REMOVE, values).rowcount
+        return self._connection.execute(_REMOVE.format(table=table), {"number": number}).rowcount
 
     def _numbers(self, count: int) -> int:
         """The first of so many numbers for outcomes, each higher than those of all before."""

@@ -300,6 +300,7 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
             or seen.failures[process]
             or start.job.plan.cost > 1
             or len(start.job.starts) > 1
+            or start.job.came_late
         ):
             continue
         lost = _lost_last(seen, process, start.at, lateness[process.name])

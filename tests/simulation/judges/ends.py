@@ -134,13 +134,16 @@ def kept(seen: Observer, plan: Plan) -> Findings:
 
 
 def handed(seen: Observer, plan: Plan) -> Findings:
-    """A thread is handed its slot before it comes, unless its process wakes late or the job has just come."""
+    """A thread is handed its slot before it comes, unless its process wakes late, or has just heard of it."""
     late = {each.name for each in plan.processes if each.lateness > _HANDED / 4 or each.turn is not None}
     waited: dict[Process, list[ObservedJob]] = defaultdict(list)
     for job in seen.jobs:
         if job.plan.way != "thread" or not job.starts or job.came_late or job.process.name in late:
             continue
-        if job.starts[0].at - job.added > plan.interval / 2 + 1:
+        known = [
+            each.heard is not None and each.heard + _HANDED < each.slot for each in job.starts[0].grants[-1:]
+        ]
+        if any(known) and job.starts[0].at - job.added > plan.interval / 2 + 1:
             waited[job.process].append(job)
     for process, jobs in waited.items():
         if len(jobs) >= _FEW and max(job.handed for job in jobs) <= 0:
