@@ -192,8 +192,10 @@ def _check(command: Command[Any]) -> None:
     queues: list[str | None] = []
     if isinstance(command, Modify):
         inserts = command.inserts
-        parts = (*inserts, *command.changes, *command.deletes, *command.depends)
-        if len({part.id for part in parts}) < len(parts):
+        ids = [one.id for one in inserts]
+        ids += [one.id for one in (*command.changes, *command.deletes)]
+        ids += [one.id for one in command.depends]
+        if len({*ids}) < len(ids):
             raise InvalidTask("a change names one task twice: name each task once")
         queues = [*(one.queue for one in inserts), *(one.queue for one in command.changes)]
         for insert in inserts:
