@@ -92,6 +92,7 @@ async def test_what_is_no_step_is_refused_and_the_service_goes_on(tmp_path: Path
             ),
             (pb.TASKS, "", {"op": "Modify", "inserts": [{"queue": "q", "json": "1", "id": "\n"}]}, "control"),
             (pb.TASKS, "", {"op": "Modify", "inserts": 3}, "not a list"),
+            (pb.TASKS, "", {"op": "Modify", "deletes": [{"id": "i", "version": 0}] * 2}, "task twice"),
             (pb.TASKS, "", {"op": "Work", "session": "s", "queues": ["q"], "limit": 1_001}, "at most 1,000"),
             (pb.TASKS, "", {"op": "Select", "limit": -1}, "can't be used"),
             (pb.LEDGERS, "", {"op": "Count"}, "not a ledger"),

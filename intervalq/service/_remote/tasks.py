@@ -192,6 +192,11 @@ def _check(command: Command[Any]) -> None:
     queues: list[str | None] = []
     if isinstance(command, Modify):
         inserts = command.inserts
+        ids = [one.id for one in inserts]
+        ids += [one.id for one in (*command.changes, *command.deletes)]
+        ids += [one.id for one in command.depends]
+        if len({*ids}) < len(ids):
+            raise InvalidTask("a change names one task twice: name each task once")
         queues = [*(one.queue for one in inserts), *(one.queue for one in command.changes)]
         for insert in inserts:
             text("id", insert.id)
