@@ -20,24 +20,31 @@ class Files(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder; none if there is no such folder."""
+        ...
 
     def has(self, path: str) -> bool:
         """Whether there is a file or a folder."""
+        ...
 
     def read(self, path: str) -> bytes:
         """What a file has; FileNotFoundError: there is none."""
+        ...
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file, and the folders that it needs."""
+        ...
 
     def replace(self, old: str, new: str) -> None:
         """Give a file the name of another one, which may be there."""
+        ...
 
     def remove(self, path: str) -> None:
         """Remove a file if it is there, or a folder if it is empty."""
+        ...
 
     def remove_all(self, folder: str) -> None:
         """Remove a folder with all that is in it, if it is there."""
+        ...
 
 
 class OwnFiles:
