@@ -240,8 +240,7 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
     if common.held_since is not None or not shares(common.settings) or not is_plain(settings):
         return replace(command, slots=(), take=0, costs=(), units=())
     current, revoked = (0, 0) if state is None else (state.current, state.revoked_through)
-    step = settings.interval
-    alone = not known.own_pace and _is_alone(state, common, now)
+    step, alone = settings.interval, not known.own_pace and _is_alone(state, common, now)
     most = MAX_TICKETS if alone else 1 if known.own_pace else known.weight * max(1, TURN // step)
     valid: list[Slot] = []
     for slot in command.slots:
@@ -256,8 +255,9 @@ def _for_one_turn(state: State | None, common: State, command: Advance, known: C
     revoked_ones = [slot for slot in command.slots if slot.ticket <= revoked and not is_held]
     # A new ticket is granted only if its slot is free; a second one would come after this time.
     soon = max(0, command.notice - min(settings.tolerance, step))
-    reach = _NEVER if valid else min(command.reach, soon)
-    return replace(command, slots=(*revoked_ones, *valid), reach=reach)
+    # Only an ordinary queue grants a slot late that was revoked.
+    reach, until = (_NEVER, command.until) if valid else (min(command.reach, soon), None)
+    return replace(command, slots=(*revoked_ones, *valid), reach=reach, until=until)
 
 
 def _moved(state: State, common: State, command: Advance, known: Common, now: int) -> int:

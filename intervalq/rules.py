@@ -232,7 +232,8 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
         elif held:
             return state, _Grants()  # its shard asks again until the lease has ended, and the hold with it
     earliest = state.clock(now) - state.tolerance - state.credit
-    in_time = tuple(slot for slot in slots if slot.due >= earliest)
+    least = 0 if late or held else state.revoked_through + 1  # one that came sooner can only be granted late
+    in_time = tuple([slot for slot in slots if slot.due >= earliest and slot.ticket >= least])
     granted: list[Slot] = []
     while len(granted) < len(in_time) and (held or state.held_since is None):
         # With `max_running`, each grant may be the last one that the limit allows.
@@ -247,8 +248,8 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
 def _sooner(state: State, command: Advance, answer: Answer, healed: bool) -> tuple[State, Answer] | None:
     """Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. None: it isn't."""
     slots, clock = command.slots, state.clock(answer.now)
-    is_of_key = command.reach < 0 or command.apart is not None
-    if len(slots) != 1 or command.take or is_of_key or not _are_too_far(state, command, slots, answer.now):
+    may_move = standing.may_move(state, command) and _are_too_far(state, command, slots, answer.now)
+    if len(slots) != 1 or command.take or not may_move:
         return None
     found, slot = standing.sooner(state, slots[0], clock, command.notice), slots[0]
     if found is None or found[1] > clock + (command.ahead or 0):
@@ -266,7 +267,7 @@ def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[S
     if not known or (state.held_since is not None and state.held_until > now):
         return ()
     if state.held_since is None:
-        return tuple(slot for slot in command.slots if state.revoked_through < slot.ticket <= state.ticket)
+        return standing.valid(state, command)
     # The queue is held only by its limit of running jobs. If an answer was lost, or a shard came too late,
     # its tickets already have leases: they are granted again, unless they were moved.
     leased = [slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current]

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
-from intervalq import keyed, rules
+from intervalq import rules
 from intervalq._backends import QUEUES, backend
+from intervalq._spec.commands import Common, KeyedAnswer
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import InvalidOption, UnsupportedOperation, short
-from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State
 
 T = TypeVar("T")
@@ -122,6 +122,13 @@ def pairing(store: Store) -> Pairing:
     if not isinstance(store, Pairing):
         raise UnsupportedOperation(store.url, NO_PAIRS)
     return store
+
+
+def keyed_step(command: Command, known: Common) -> PairStep[KeyedAnswer]:
+    """`intervalq.keyed.apply_keyed` as a step on two records."""
+    from intervalq.keyed import apply_keyed  # noqa: PLC0415 - few queues have keys under one rate
+
+    return lambda state, common, at: apply_keyed(state, common, command, known, at)
 
 
 NO_PAIRS: Final = (
@@ -256,13 +263,7 @@ class DocumentStore(ABC):
         self, queue: str, command: Command, known: Common, now: int | None = None
     ) -> KeyedAnswer:
         """See `Pairing.apply_keyed`."""
-
-        def step(
-            state: State | None, common: State | None, at: int
-        ) -> tuple[State | None, State | None, KeyedAnswer]:
-            return keyed.apply_keyed(state, common, command, known, at)
-
-        return await self.update_pair(queue, known.record, step, now)
+        return await self.update_pair(queue, known.record, keyed_step(command, known), now)
 
     @abstractmethod
     async def names(self) -> list[str]:

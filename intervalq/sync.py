@@ -19,7 +19,6 @@ from intervalq._queue.keywords import JobOptions, MapOptions, QueueOptions, Sett
 from intervalq._queue.map import Mapped
 from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._queue.plan import Plan
-from intervalq._queue.ports import blocking_by
 from intervalq._queue.slot import Slot
 from intervalq._queue.threads import opens_here
 from intervalq._shard.grants import Grant
@@ -67,11 +66,12 @@ def _iterate(begin: Callable[[], AsyncGenerator[R, None]]) -> Iterator[R]:
 class _Slot(Slot):
     """The slot of a job in a thread."""
 
-    __slots__ = ("_queue", "_shard")
+    __slots__ = ("_failure", "_queue", "_shard")
 
     def __init__(self, queue: asynchronous.IntervalQueue, shard: Shard, grant: Grant) -> None:
         self._queue, self._shard = queue, shard
         self._grant = grant
+        self._failure: Exception | None = None
 
     def _settle(self, took: Mapping[str, int]) -> None:
         async def settle() -> None:
@@ -133,6 +133,7 @@ class IntervalQueue:
                 try:
                     result = function()
                 except Exception as error:
+                    slot._failure = error
                     asked = wait_after_error(plan.retry_after, error, bare=plan.adapts)
                     if asked is not None:
                         self._heed(slot._grant, asked)
@@ -236,13 +237,16 @@ class IntervalQueue:
                     BACKGROUND.tell(shard.undo, slot)
                     raise
                 waiter = BACKGROUND.call(_late, shard, slot, waiter)
-        mine = hold(shard)
+        mine, made = hold(shard), _Slot(queue, shard, slot)
         try:
-            yield _Slot(queue, shard, slot)
+            yield made
+        except Exception as error:
+            made._failure = error
+            raise
         finally:
             let_go(mine)
             if shard.process == os.getpid():  # a child that was forked in the body doesn't end the slot
-                BACKGROUND.tell(shard.leases.ended, slot.ticket)
+                BACKGROUND.tell(shard.ended, slot.ticket, made._failure)
 
     def start(self) -> None:
         """See `intervalq.IntervalQueue.start`."""
@@ -344,6 +348,3 @@ class IntervalQueue:
             self._queue = self._queue._twin()  # with its current settings
             self._process = os.getpid()
         return self._queue
-
-
-blocking_by(IntervalQueue.of)

@@ -8,6 +8,7 @@ import secrets
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,6 +20,7 @@ from xdist.remote import Producer
 import order
 import postgres_servers
 import servers
+from cli.command_line import CommandLine
 from intervalq_stores.memory import ledgers, queues, tasks
 from servers import Server
 from service.processes import QUIET, Served
@@ -171,6 +173,14 @@ def remote_url() -> Iterator[str]:
         os.environ.get("INTERVALQ_TEST_BEHIND", "memory://"), "--http", "none", program=QUIET
     ) as service:
         yield service.url
+
+
+@pytest.fixture
+def intervalq(tmp_path: Path) -> Iterator[CommandLine]:
+    """The command line, in a folder of its own."""
+    command = CommandLine(tmp_path)
+    yield command
+    command.end()
 
 
 @pytest.fixture

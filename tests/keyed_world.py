@@ -83,12 +83,6 @@ def handle(store: FarPairs, **options: Any) -> IntervalQueue:
     return IntervalQueue("api", store=FarPairs(store.behind, delay=store.delay), **options)
 
 
-async def together(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    async with anyio.create_task_group() as group:
-        for function in functions:
-            group.start_soon(function)
-
-
 def run(main: Callable[[FarPairs, Log], Coroutine[Any, Any, None]], delay: float = 0.0005) -> Log:
     log = Log()
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 from opentelemetry import metrics, trace
@@ -19,11 +21,19 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from intervalq import IntervalQueue, sync
+from intervalq._queue.threads import opens_here
+from intervalq._shard.grants import Grant
+from intervalq._shard.shard import Shard
 from intervalq.tasks import Claim, Tasks
 
 
 class RefusedError(Exception):
     pass
+
+
+def fail(when: bool) -> None:
+    if when:
+        raise OSError("the garage is full")
 
 
 def asks_for(outcome: object) -> float | None:
@@ -38,9 +48,10 @@ async def use() -> None:
         raise RefusedError
 
     async with queue:  # a plain function may be too late for its slot, and count once all the same
-        for _ in range(3):
-            async with queue["ada"].slot():
-                pass
+        for number in range(3):
+            with suppress(OSError):
+                async with queue["ada"].slot():
+                    fail(number == 2)
         await (await queue["bob"].add(int))
     limited = IntervalQueue("limited", rate="200/s", store="memory://", retry_after=asks_for)
     async with limited:
@@ -71,9 +82,28 @@ async def use() -> None:
 
 def use_plainly() -> None:
     queue = sync.IntervalQueue("plain", rate="200/s", store="memory://")
-    for _ in range(2):
+    try:
+        fail(when=True)
+    except OSError:  # a job that goes well in this handler has not failed
         queue.run(int)
+    with suppress(OSError):
+        queue.run(partial(fail, when=True))
     queue.close()
+
+
+def use_late() -> None:
+    """A thread comes too late for its slot, and its job begins in a later one, and fails."""
+    waits = [False]
+
+    def late(shard: Shard, grant: Grant) -> bool:
+        return opens_here(shard, grant) and waits.pop() if waits else opens_here(shard, grant)
+
+    with (
+        patch.object(sync, "opens_here", late),
+        sync.IntervalQueue("late", rate="9/s", store="memory://") as queue,
+        suppress(OSError),
+    ):
+        queue.run(partial(fail, when=True))
 
 
 def shown(spans: Any) -> list[dict[str, Any]]:
@@ -86,7 +116,7 @@ def shown(spans: Any) -> list[dict[str, Any]]:
             "attributes": dict(span.attributes),
             "events": [event.name for event in span.events],
             "links": [f"{link.context.trace_id:032x}" for link in span.links],
-            "failed": not span.status.is_ok and span.status.description is not None,
+            "failed": not span.status.is_ok and span.status.description,
             "ended": span.end_time >= span.start_time,
         }
         for span in spans
@@ -111,6 +141,7 @@ def main() -> None:
     trace.set_tracer_provider(provider)
     anyio.run(use)
     use_plainly()
+    use_late()
     data = reader.get_metrics_data()
     found = [] if data is None else json.loads(data.to_json())["resource_metrics"][0]["scope_metrics"]
     print(json.dumps({"metrics": found[0]["metrics"], "spans": shown(exporter.get_finished_spans())}))

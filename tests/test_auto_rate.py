@@ -15,7 +15,7 @@ import pytest
 
 from intervalq import ConfigMismatch, IntervalQueue
 from intervalq._queue.inspect import AutoState
-from intervalq.cli._admin.states import interval
+from intervalq._watch.words import interval
 from intervalq.errors import InvalidInterval, InvalidOption
 from intervalq.integrations.httpx import PacedTransport
 from intervalq.rules import Hold

@@ -1,28 +1,79 @@
-"""What a program pays for at its start: the modules that `import intervalq` loads."""
+"""What a program pays for at its start: the modules that are loaded until its first job has begun."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from typing import Final
 
-OWN: Final = 80
-"""The most modules of its own: those for queues. Stores, tasks and all else are imported when used."""
+import pytest
 
-LOADED: Final = """
-import sys, asyncio, anyio.from_thread, anyio.to_thread
-before = {*sys.modules}
+STEPS: Final = """
+import json, sys, asyncio
+shown = {}
+def loaded(step, before=set(sys.modules)):
+    shown[step] = sorted({*sys.modules} - before)
+    before |= {*sys.modules}
+
 import intervalq
-print(*{*sys.modules} - before)
+loaded("package")
+import anyio, anyio.lowlevel, anyio.to_thread
+loaded("anyio")
+from intervalq import IntervalQueue
+loaded("class")
+async def main():
+    async with IntervalQueue("q", rate="10/s") as queue:
+        async with queue.slot():
+            loaded("slot")
+asyncio.run(main())
+print(json.dumps(shown))
 """
 
 
-def test_a_queue_s_import_loads_nothing_that_few_programs_need() -> None:
-    shown = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True).stdout
-    loaded = shown.split()
-    own = [name for name in loaded if name.partition(".")[0] == "intervalq"]
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The modules that each step of a program loads, without those that asyncio has."""
+    home = str(tmp_path_factory.mktemp("home"))
+    environment = {name: value for name, value in os.environ.items() if name != "INTERVALQ_STORE"}
+    environment |= {"HOME": home, "XDG_STATE_HOME": home, "LOCALAPPDATA": home}
+    command = [sys.executable, "-c", STEPS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    shown: dict[str, list[str]] = json.loads(done.stdout)
+    return shown
+
+
+def ours(names: list[str]) -> list[str]:
+    return [name for name in names if name.partition(".")[0] in ("intervalq", "intervalq_stores")]
+
+
+def others(names: list[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names} - {"intervalq", "intervalq_stores"}
+
+
+def test_the_package_loads_none_of_its_parts(loaded: dict[str, list[str]]) -> None:
+    assert ours(loaded["package"]) == ["intervalq", "intervalq._lazy"]
+    assert others(loaded["package"]) <= {"__future__"}
+
+
+def test_the_class_loads_only_what_every_queue_needs(loaded: dict[str, list[str]]) -> None:
+    own = ours(loaded["class"])
     assert "intervalq.rules" in own
-    assert len(own) <= OWN
-    others = {name.partition(".")[0] for name in loaded} - {"intervalq"}
-    assert not others & {"intervalq_stores", "email", "platform", "sqlite3", "http", "json", "trio"}
-    assert not others - sys.stdlib_module_names
+    assert len(own) <= 72
+    unused = "_keys.store keyed sync _observe _timing.background_loop tasks schedules cli testing"
+    assert not {f"intervalq.{name}" for name in unused.split()} & {*own}
+    assert others(loaded["class"]) <= {
+        "_bisect", "_blake2", "_ctypes", "_datetime", "_decimal", "_hashlib", "_random", "_sha2", "_sha512",
+        "_winapi", "bisect", "ctypes", "datetime", "decimal", "fnmatch", "fractions", "hashlib", "ipaddress",
+        "nt", "ntpath", "numbers", "pathlib", "random", "shlex", "urllib",
+    }  # fmt: skip
+
+
+def test_the_first_slot_of_the_default_store_loads_only_that_store(loaded: dict[str, list[str]]) -> None:
+    own = [name for name in ours(loaded["slot"]) if name.startswith("intervalq_stores")]
+    assert "intervalq_stores.sqlite.queues" in own
+    assert len(own) <= 20
+    assert len(ours(loaded["slot"])) <= len(own) + 2
+    unused = {"click", "hypothesis", "idna", "json", "multiprocessing", "pytest", "rich", "trio"}
+    assert not others(loaded["slot"]) & unused

@@ -15,8 +15,8 @@ from intervalq import IntervalQueue, sync
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
 from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
-from keyed_world import FarPairs, Log, handle, jobs, run, together
-from virtual_store import FarStore
+from keyed_world import FarPairs, Log, handle, jobs, run
+from virtual_store import FarStore, gather
 
 
 def test_handles_must_agree_on_the_common_rate() -> None:
@@ -153,7 +153,7 @@ def test_the_queue_shows_what_distant_processes_of_its_keys_report() -> None:
         distant = IntervalQueue("api", store=far, rate=300, each="shared")
         await jobs(distant, "a", 10, log)
         assert (await near.inspect()).spacing < 0.6 / 300
-        await together(distant.close, near.close)
+        await gather(distant.close, near.close)
 
     run(main, delay=0.0)
 

@@ -16,7 +16,8 @@ from intervalq.errors import InvalidOption
 from intervalq.testing import virtual_time
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from keyed_world import FarPairs, together
+from keyed_world import FarPairs
+from virtual_store import gather
 
 SECOND = 1_000_000
 
@@ -70,7 +71,7 @@ async def backlog(
                 if took:
                     slot.settle(tokens=took)
 
-    await together(*[caller] * 12)
+    await gather(*[caller] * 12)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_no_window_has_more_starts_than_the_common_limit_and_a_backlog_uses_it(
         keys = "abcd"
         queues = [process(limits=limits, **options) for _ in keys]
         with anyio.move_on_after(40):
-            await together(*(partial(backlog, server, *each) for each in zip(queues, keys, strict=True)))
+            await gather(*(partial(backlog, server, *each) for each in zip(queues, keys, strict=True)))
 
     run(main)
     for most, window in windows:
@@ -107,7 +108,7 @@ def test_tokens_of_all_keys_count_together_and_what_is_settled_counts() -> None:
     async def main(process: Callable[..., IntervalQueue]) -> None:
         queues = [process(limits=["500/min", "30_000 tokens/min"]) for _ in range(2)]
         with anyio.move_on_after(300):
-            await together(
+            await gather(
                 partial(backlog, server, queues[0], "large", 1_000, 300),
                 partial(backlog, server, queues[1], "small", 200),
             )
@@ -123,7 +124,7 @@ def test_weights_are_shares_where_every_start_waits_for_the_window() -> None:
 
     async def main(process: Callable[..., IntervalQueue]) -> None:
         with anyio.move_on_after(400):
-            await together(
+            await gather(
                 *(
                     partial(backlog, server, process(limits=["1_000 tokens/10s"]), key, 100, weight=weight)
                     for key, weight in (("a", 1), ("b", 2), ("c", 5), ("d", 2))
@@ -150,7 +151,7 @@ def test_a_key_waits_at_most_for_the_turns_of_the_others() -> None:
                     server.sees("late")
 
         with anyio.move_on_after(40):
-            await together(
+            await gather(
                 *(partial(backlog, server, process(limits=["100/5s"]), key) for key in "ab"),
                 late,
             )
@@ -281,7 +282,7 @@ def test_a_key_alone_takes_no_places_beyond_the_next_window() -> None:
 
         with anyio.move_on_after(45):
             alone = process(rate=1_000, limits=["4/10s"])
-            await together(partial(backlog, Server(), alone, "a"), late)
+            await gather(partial(backlog, Server(), alone, "a"), late)
 
     run(main)
     assert began
@@ -327,7 +328,7 @@ def test_a_place_that_was_revoked_is_replaced_by_one_that_takes_as_much() -> Non
             await anyio.sleep(5)
             await queue.reclaim()
 
-        await together(partial(job, "a", 0), partial(job, "b", 1), partial(job, "c", 6), reclaimed)
+        await gather(partial(job, "a", 0), partial(job, "b", 1), partial(job, "c", 6), reclaimed)
 
     run(main)
     assert {key for _, key, _ in server.seen} == {*"abc"}

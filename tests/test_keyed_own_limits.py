@@ -11,11 +11,11 @@ import pytest
 
 from intervalq import ConfigMismatch, IntervalQueue, Limit, SlotTimeout
 from intervalq.errors import InvalidOption
-from intervalq.testing import virtual_time
-from intervalq.testing.virtual import virtual_micros
+from intervalq.testing.virtual import virtual_micros, virtual_time
 from intervalq_stores.memory.queues import MemoryStore
-from keyed_world import FarPairs, Unsteady, together
+from keyed_world import FarPairs, Unsteady
 from test_keyed_limits import SECOND, Server, backlog
+from virtual_store import gather
 
 
 async def nothing() -> None:
@@ -61,7 +61,7 @@ def test_no_key_exceeds_its_window_and_a_backlog_uses_it(
     async def main(process: Callable[..., IntervalQueue]) -> None:
         queues = [process(each=each, limits=common) for _ in busy]
         with anyio.move_on_after(60):
-            await together(*(partial(backlog, server, *each) for each in zip(queues, busy, strict=True)))
+            await gather(*(partial(backlog, server, *each) for each in zip(queues, busy, strict=True)))
 
     run(main)
     most, window = own
@@ -81,7 +81,7 @@ def test_two_processes_of_one_key_share_its_window() -> None:
 
     async def main(process: Callable[..., IntervalQueue]) -> None:
         with anyio.move_on_after(60):
-            await together(*(partial(backlog, server, process(limits=["30/10s"]), key) for key in "aab"))
+            await gather(*(partial(backlog, server, process(limits=["30/10s"]), key) for key in "aab"))
 
     run(main)
     assert of(server, "a").most(10 * SECOND) <= 20
@@ -96,7 +96,7 @@ def test_tokens_of_each_key_and_of_all_are_settled_on_both_levels() -> None:
         made = {"limits": ["30_000 tokens/min"], "each": ["20_000 tokens/min"]}
         queues = [process(**made) for _ in range(3)]
         with anyio.move_on_after(150):
-            await together(
+            await gather(
                 partial(backlog, server, queues[0], "large", 600, 150),
                 partial(backlog, server, queues[1], "small", 100),
                 partial(backlog, server, queues[2], "tiny", 100, 90),
@@ -143,7 +143,7 @@ def test_windows_move_with_a_key_that_waits_for_the_others() -> None:
     async def main(process: Callable[..., IntervalQueue]) -> None:
         queues = [process(limits=["8/5s"], each=["shared", "6/2s"]) for _ in "abc"]
         with anyio.move_on_after(60):
-            await together(*(partial(backlog, server, *each) for each in zip(queues, "abc", strict=True)))
+            await gather(*(partial(backlog, server, *each) for each in zip(queues, "abc", strict=True)))
 
     run(main)
     assert server.most(5 * SECOND) <= 8
@@ -165,7 +165,7 @@ def test_a_pause_of_all_keys_costs_a_key_none_of_its_window() -> None:
                 await queue.resume()
 
         with anyio.move_on_after(40):
-            await together(partial(backlog, server, queue, "a"), pauses)
+            await gather(partial(backlog, server, queue, "a"), pauses)
 
     run(main)
     assert of(server, "a").most(10 * SECOND) <= 20
@@ -186,7 +186,7 @@ def test_no_job_counts_more_often_than_it_ran(rate: int, keys: str) -> None:
             for _ in range(20):
                 await queue[key].run(nothing, cost={"tokens": 100})
 
-        await together(*(partial(jobs, *each) for each in zip(queues, keys, strict=True)))
+        await gather(*(partial(jobs, *each) for each in zip(queues, keys, strict=True)))
         assert sum([store.again for store in stores]) >= 5
         for key in keys:
             state = await queues[0][key].inspect()
@@ -304,7 +304,7 @@ def test_limits_of_a_key_change_while_it_waits() -> None:
             server.seen.clear()
 
         with anyio.move_on_after(30):
-            await together(
+            await gather(
                 partial(backlog, server, process(each=["shared", "5/s"], limits=["1_000/s"]), "a"), changes
             )
         assert server_of_both.used(10, SECOND) >= 0.95
@@ -326,7 +326,7 @@ def test_the_limits_of_all_keys_change_while_they_have_their_own() -> None:
             server.seen.clear()
 
         with anyio.move_on_after(30):
-            await together(partial(backlog, server, process(**made), "a", 7), changes)
+            await gather(partial(backlog, server, process(**made), "a", 7), changes)
         assert of(server, "a").most(SECOND) <= 20 * 7
         assert of(server, "a").used(20 * 7, SECOND) >= 0.95
 
@@ -346,7 +346,7 @@ def test_a_slower_common_pace_voids_what_a_key_with_limits_has() -> None:
                 await queue.configure(rate=rate)
 
         with anyio.move_on_after(60):
-            await together(partial(backlog, server, queue, "a"), changes)
+            await gather(partial(backlog, server, queue, "a"), changes)
 
     run(main)
     assert of(server, "a").most(5 * SECOND) <= 3

@@ -11,7 +11,8 @@ import pytest
 
 from intervalq import IntervalQueue
 from intervalq.rules import Command
-from keyed_world import FarPairs, Log, handle, jobs, run, together
+from keyed_world import FarPairs, Log, handle, jobs, run
+from virtual_store import gather
 
 
 @pytest.mark.parametrize(("rate", "off"), [(10, 8), (100, 8), (1_000, 40)])
@@ -50,7 +51,7 @@ def test_a_key_that_comes_later_waits_only_for_the_turns_of_the_others() -> None
             await jobs(handle(store, rate=100, each="shared"), "late", 5, log)
 
         with anyio.move_on_after(3):
-            await together(
+            await gather(
                 lambda: jobs(handle(store, rate=100, each="shared"), "a", 1_000, log),
                 lambda: jobs(handle(store, rate=100, each="shared"), "b", 1_000, log),
                 late,
@@ -112,7 +113,7 @@ def test_costs_count_on_both_levels() -> None:
             async with handle(store, rate=100, each="20/s")[key].slot(cost=5):
                 log.began(key)
 
-        await together(lambda: costly("a"), lambda: costly("b"), lambda: costly("b"))
+        await gather(lambda: costly("a"), lambda: costly("b"), lambda: costly("b"))
 
     log = run(main)
     assert log.spacing() >= 49_000  # five common slots
@@ -133,7 +134,7 @@ def test_a_process_that_dies_holds_nobody() -> None:
                 group.cancel_scope.cancel()
 
         with anyio.move_on_after(3):
-            await together(dies, lambda: jobs(other, "d", 500, log), lambda: jobs(other, "a", 500, log))
+            await gather(dies, lambda: jobs(other, "d", 500, log), lambda: jobs(other, "a", 500, log))
 
     log = run(main)
     after = [at - log.starts[0][0] for at, _ in log.starts if at - log.starts[0][0] > 1_100_000]
@@ -206,7 +207,7 @@ def test_another_common_rate_applies_to_all_keys_at_once() -> None:
             await queue.configure(rate=10)
 
         with anyio.move_on_after(3):
-            await together(slower, lambda: jobs(queue, "a", 500, log), lambda: jobs(queue, "b", 500, log))
+            await gather(slower, lambda: jobs(queue, "a", 500, log), lambda: jobs(queue, "b", 500, log))
 
     log = run(main)
     after = [at for at, _ in log.starts if at - log.starts[0][0] > 1_150_000]
@@ -232,7 +233,7 @@ def test_lateness_costs_its_length_if_a_key_is_alone() -> None:
                 async with mine.slot():
                     log.began("a")
 
-        await together(stalls, all_jobs)
+        await gather(stalls, all_jobs)
 
     log = run(main)
     assert log.spacing() >= 90_000

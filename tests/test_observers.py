@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue
+from intervalq._observe.log import Writer
 from intervalq._observe.starts import observe
 from intervalq._shard.grants import Grant
 from virtual_store import BACKENDS, FarStore, in_virtual_time
@@ -76,3 +79,24 @@ def test_a_child_process_that_ends_leaves_all_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     subprocess.run([sys.executable, "-c", _CHILD, str(path)], check=True, timeout=60)
     assert path.read_text().count('"started"') >= 5
+
+
+def test_a_log_is_open_only_while_it_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So it may be moved, as for a rotation; and what can't be written at the moment is written later."""
+    (folder := tmp_path / "logs").mkdir()
+    path, writer = folder / "starts", Writer(str(folder / "starts"))
+    for number, moved, to in ((0, path, folder / "old"), (1, folder, tmp_path / "away")):
+        writer.put(({}, number))
+        assert writer.flush()
+        moved.rename(to)
+    for number in (2, 3):
+        writer.put(({}, number))
+        assert writer.flush(), "it tries again"
+    (tmp_path / "away").rename(folder)
+    assert writer.flush()
+    assert not writer.flush()
+    assert (folder / "old").read_text() == '{"ticket": 0, "undone": true}\n'
+    assert [json.loads(line)["ticket"] for line in path.read_text().splitlines()] == [1, 2, 3]
+    assert caplog.text.count("can't be written") == 1
+    if Path("/proc/self/fd").exists():
+        assert not [each for each in Path("/proc/self/fd").iterdir() if "starts" in os.path.realpath(each)]

@@ -134,6 +134,22 @@ def test_without_an_answer_the_slot_where_it_was_is_gone(among: str) -> None:
         assert after.ticket == len(slots) + 1
 
 
+def test_a_process_that_is_late_for_a_moved_slot_keeps_its_place() -> None:
+    state, slots = several(90, 90, 5)
+    state = settled(state, slots[0], 2 * SECOND, -80)
+    state, answer = ask(state, slots[1], 2 * SECOND)
+    (moved,) = answer.taken
+    assert step(state, 2 * SECOND + 1, slots=(moved,))[1].missed == (2,), "it is granted again only late"
+    mark = HighWaterMark(state.ticket, state.due, 0)
+    after, answer = step(state, 4 * SECOND, slots=(moved,), until=T0 + 5 * SECOND, high_water_mark=mark)
+    assert (answer.granted, answer.missed, answer.at_once) == ((2,), (), True)
+    assert after.ticket == 3
+    assert after.clock(T0 + 4 * SECOND) == moved.due + after.tolerance
+    assert counted(after) == [(1, 10), (3, 90), (67, 5)]
+    copy = Advance(generation="g", slots=(moved,), until=T0 + 9 * SECOND, high_water_mark=mark)
+    assert do(after, copy, T0 + 5 * SECOND)[1].granted == ()
+
+
 def test_no_slot_moves_where_jobs_are_leased() -> None:
     """A leased slot can be granted again after a lost answer; where its units are would not be known then."""
     settings, lease = replace(SETTINGS, max_running=2), 100 * SECOND
@@ -166,7 +182,7 @@ def test_a_ticket_that_lost_writes_bring_back_is_counted() -> None:
 # --- processes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("length", "until", "calls"), [(0.05, 8, 70), (2, 24, 120)])
+@pytest.mark.parametrize(("length", "until", "calls"), [(0.05, 8, 105), (2, 20, 140)])
 @in_virtual_time
 async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_will_not_take(
     length: float, until: float, calls: int
@@ -174,7 +190,8 @@ async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_wil
     """By the estimates, the last of twelve jobs would wait for three minutes."""
     server, behind = Server(), FarStore().behind
     stores = [FarStore(behind, delay=0.002, seed=seed) for seed in range(12)]
-    queues = [IntervalQueue("llm", store=store, rate="5/s", limits=["5_000 tokens/min"]) for store in stores]
+    limits = ["50/s", "600/min", "5_000 tokens/min"]
+    queues = [IntervalQueue("llm", store=store, rate="5/s", limits=limits) for store in stores]
     order: list[int] = []
 
     async def job(number: int) -> None:
@@ -187,14 +204,15 @@ async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_wil
 
     before = anyio.current_time()
     await gather(*[partial(job, number) for number in range(12)])
-    assert anyio.current_time() - before < until
+    took, sent = anyio.current_time() - before, sum(len(store.calls) for store in stores)
     assert order == [*range(12)], "they begin in the order in which they came"
-    assert sum(len(store.calls) for store in stores) <= calls
+    assert took < until
+    assert sent <= calls
     for queue in queues:
         await queue.close()
 
 
-@pytest.mark.parametrize(("limit", "calls"), [("10/s", 10), ("10_000 tokens/s", 25)])
+@pytest.mark.parametrize(("limit", "calls"), [("10/s", 8), ("10_000 tokens/s", 9)])
 @in_virtual_time
 async def test_many_processes_do_not_ask_all_the_time(limit: str, calls: int) -> None:
     """Nothing comes sooner here. If each one looked as often as the first, there were over fifty a job."""

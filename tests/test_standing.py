@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue, QueueState
-from intervalq.cli._admin.states import condition, each_key, facts, table
+from intervalq._watch.words import condition, each_key, facts
+from intervalq.cli._admin.states import table
 from intervalq.errors import InvalidOption
 from intervalq.testing import virtual_time
 from keyed_world import FarPairs

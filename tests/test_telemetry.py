@@ -43,7 +43,7 @@ def points(seen: dict[str, Any], metric: names.Name) -> dict[tuple[str, ...], An
 
 
 def test_metrics_count_what_happened(seen: dict[str, Any]) -> None:
-    starts = {("api",): 4, ("limited",): 1, ("plain",): 2}
+    starts = {("api",): 4, ("limited",): 1, ("plain",): 2, ("late",): 1}
     assert points(seen, names.STARTS) == starts
     assert points(seen, names.WAIT) == starts
     assert points(seen, names.LATENESS) == starts
@@ -56,10 +56,23 @@ def test_metrics_count_what_happened(seen: dict[str, Any]) -> None:
 def test_jobs_are_spans_from_waiting_over_start_to_end(seen: dict[str, Any]) -> None:
     jobs = [span for span in seen["spans"] if span["name"] == names.JOB_SPAN]
     assert sorted(span["attributes"][names.QUEUE] for span in jobs) == [
-        "api:ada", "api:ada", "api:ada", "api:bob", "limited", "plain", "plain"
+        "api:ada", "api:ada", "api:ada", "api:bob", "late", "limited", "plain", "plain"
     ]  # fmt: skip
-    assert all(span["events"] == [names.BEGAN] and span["ended"] for span in jobs)
+    assert all(span["events"][0] == names.BEGAN and span["ended"] for span in jobs)
     assert all(span["attributes"][names.TICKET] > 0 for span in jobs)
+
+
+def test_jobs_that_fail_are_spans_with_the_error(seen: dict[str, Any]) -> None:
+    jobs = [span for span in seen["spans"] if span["name"] == names.JOB_SPAN]
+    failed = {span["attributes"][names.QUEUE]: span for span in jobs if span["failed"]}
+    assert {queue: span["failed"] for queue, span in failed.items()} == {
+        "api:ada": "OSError: the garage is full",
+        "late": "OSError: the garage is full",
+        "limited": "RefusedError: ",
+        "plain": "OSError: the garage is full",
+    }
+    assert all(len(span["events"]) == (2 if span["failed"] else 1) for span in jobs)
+    assert all(span["events"][1:] == ["exception"] for span in failed.values())
 
 
 def test_a_task_has_one_trace_to_which_its_insert_links(seen: dict[str, Any]) -> None:
@@ -80,7 +93,7 @@ def test_a_task_has_one_trace_to_which_its_insert_links(seen: dict[str, Any]) ->
         assert [span["parent"] for span in painted] == [span["id"] for span in attempts]
     tried = [span for span in spans[names.TASK_SPAN] if span["attributes"][names.QUEUE] == "cars"]
     assert sorted(span["attributes"][names.ATTEMPT] for span in tried) == [1, 1, 2]
-    assert sum(span["failed"] for span in tried) == 1
+    assert sum(bool(span["failed"]) for span in tried) == 1
 
 
 def test_a_chunk_is_a_span_that_links_to_its_other_tasks(seen: dict[str, Any]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-from collections import deque
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import anyio
 
@@ -74,6 +73,9 @@ class KeyStore:
         self._placed: tuple[str, int, int] | None = None  # changes when the key is set back or uses a place
         self._late_total = 0  # `late_total` of the common record at that moment
         self._is_held = False  # whether the key itself is held
+
+    is_of_key: Final = True
+    """See `keyed_on`."""
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
@@ -244,7 +246,7 @@ class KeyStore:
             own_pace=self.own_pace,
             weight=self.weight,
             generation=self._view.generation,
-            nonce=secrets.token_hex(8),
+            nonce=os.urandom(8).hex(),
             high_water_mark=self._view.high_water_mark,
             places=places,
             release=release,
@@ -330,44 +332,3 @@ class KeyStore:
 def _held_until(state: State, until: int) -> int:
     """What `held_total` will be at the end of a hold."""
     return state.held_total + (0 if state.held_since is None else max(0, until - state.held_since))
-
-
-def keyed_on(store: Store) -> KeyStore | None:
-    """The store, if it is that of a key under a common rate; None: it is that of an ordinary queue."""
-    return store if isinstance(store, KeyStore) else None
-
-
-class _Tickets(Protocol):
-    """The part of a shard's `Grants` that is needed here."""
-
-    tickets: deque[Slot]
-
-
-class Turn(NamedTuple):
-    """What a shard must know of its next slot if other keys share the rate."""
-
-    state: State | None
-    """The record, with its clock set back as far as the common slot was moved."""
-    size: int = 1
-    """How many slots to request together at least: see `KeyStore.turn`."""
-    behind: int | None = None
-    """How long before the slot that of another key comes, see `KeyStore.behind_other`; None: none does."""
-    is_placed: bool = False
-    """Whether the ticket has its common slot already."""
-
-
-def turn_of(store: Store, grants: _Tickets, state: State | None) -> Turn:
-    """What the shard of a key knows of its next slot."""
-    tickets = grants.tickets
-    if not tickets or not isinstance(store, KeyStore):
-        return Turn(state)
-    first = tickets[0]
-    if state is not None and (length := store.moved(first, state)):
-        state = replace(state, held_total=state.held_total + length)
-    size, is_behind = store.turn(first.ticket), store.behind_other(first.ticket)
-    return Turn(state, size, is_behind, store.has_place(first.ticket))
-
-
-def behind(store: Store) -> Store:
-    """The store that all shards share."""
-    return store.behind if isinstance(store, KeyStore) else store

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from itertools import count
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from intervalq._keys.names import shown
 from intervalq._observe.starts import observe
@@ -31,6 +31,9 @@ _PAUSE: Final = 0.25
 
 _IDLE: Final = 20
 """Pauses without a line after which the thread ends; the next line starts another."""
+
+_MAX_UNWRITTEN: Final = 1 << 24
+"""The most bytes to keep for a file that can't be written at the moment."""
 
 _numbers: Final = count(1)
 
@@ -66,6 +69,7 @@ class StartLog:
     def undone(self, grant: Grant) -> None:
         """See `Observer.undone`."""
         self._writer.put((self._names, grant.ticket))
+        self._writer.wake()
 
     def unused(self) -> list[str]:
         """A line about the slots that were given up since the last one, if there were any."""
@@ -100,20 +104,21 @@ def _line(names: dict[str, str], *values: Any) -> str:
 
 
 class Writer:
-    """Writes the lines of all logs of this process that have the same file."""
+    """Writes the lines of all logs of this process that have the same file, which is open only meanwhile."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.close(self._opened())
         self._logs: WeakSet[StartLog] = WeakSet()
         self._adding = threading.Lock()  # never held while it writes
         self._lines: deque[tuple[Any, ...]] = deque()
         self.put = self._lines.append
         self._lock = threading.Lock()
+        self._unwritten = bytearray()
         self._thread: threading.Thread | None = None
         self._is_broken = False
         if (processes := sys.modules.get("multiprocessing.util")) is not None:  # its children skip `atexit`
-            processes.Finalize(None, self.flush, exitpriority=0)
+            processes.Finalize(None, _flush_all, exitpriority=0)
 
     def add(self, starts: StartLog) -> None:
         """Write what this log notes of unused slots, too."""
@@ -134,15 +139,29 @@ class Writer:
             with self._adding:
                 logs = list(self._logs)
             lines += [line for starts in logs for line in starts.unused()]
-            data = "".join(f"{line}\n" for line in lines).encode()
+            self._unwritten += "".join(f"{line}\n" for line in lines).encode()
+            if not self._unwritten:
+                return False
             try:
-                while data:
-                    data = data[os.write(self._file, data) :]
+                self._write()
             except OSError as error:  # jobs go on
                 if not self._is_broken:
-                    log.warning("the log of starts %s can't be written, and lacks some: %s", self.path, error)
+                    log.warning("the log of starts %s can't be written: %s", self.path, error)
                 self._is_broken = True
-            return bool(lines)
+                if len(self._unwritten) > _MAX_UNWRITTEN:
+                    self._unwritten.clear()
+            return True
+
+    def _write(self) -> None:
+        file = self._opened()
+        try:
+            while self._unwritten:
+                del self._unwritten[: os.write(file, self._unwritten)]
+        finally:
+            os.close(file)
+
+    def _opened(self) -> int:
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def _run(self) -> None:
         idle, pause = 0, threading.Event()
@@ -153,7 +172,7 @@ class Writer:
         self.flush()
 
 
-_writers: dict[str, Writer] = {}
+_writers: WeakValueDictionary[str, Writer] = WeakValueDictionary()
 
 
 def log_starts(shard: Shard, path: str) -> Writer:
@@ -171,7 +190,7 @@ def log_starts(shard: Shard, path: str) -> Writer:
 
 
 def _flush_all() -> None:
-    for writer in _writers.values():
+    for writer in list(_writers.values()):
         writer.flush()
 
 

@@ -68,8 +68,9 @@ def observe(shard: Shard, observer: Observer, *, takes_ready: bool = True) -> No
     def accept_observed(waiter: Waiter) -> Grant | None:
         grant = accept(waiter)
         if grant is not None:
-            # A thread waits for its slot itself, and begins at its first instant.
-            at = max(clock.now(), grant.opens) if waiter.in_thread else clock.now()
+            # Jobs begin with the last check. A thread waits for its slot itself, and begins when that comes.
+            last = dispatcher.last.at
+            at = max(clock.now(), grant.opens) if waiter.in_thread or last is None else last
             waited = at - (waiter.since or at)
             began(grant, time.now(at), waited / 1e6)
         return grant

@@ -142,29 +142,27 @@ class _Jobs:
         self._attributes = {names.QUEUE: queue}
         self._name = shown(shard.queue)
         self._spans: dict[int, Span] = {}
-        self._undone = 0  # jobs that were counted, and will begin again
-        dispatcher, leases = shard.dispatcher, shard.leases
-        dispatcher.skipped = Told(
+        self._undone = 0  # jobs that were counted, but did not begin
+        shard.dispatcher.skipped = Told(
             lambda cause, more: telemetry.unused.add(more, {**self._attributes, names.CAUSE: cause})
         )
-        ended = leases.ended
+        ended, end = shard.ended, quietly(self._end)
 
-        def ended_told(ticket: int) -> None:
-            if (span := self._spans.pop(ticket, None)) is not None:
-                quietly(span.end)()
-            ended(ticket)
+        def ended_told(ticket: int, error: Exception | None = None) -> None:
+            end(ticket, error)
+            ended(ticket, error)
 
-        leases.ended = ended_told  # type: ignore[method-assign] # for this shard alone
+        shard.ended = ended_told  # type: ignore[method-assign] # for this shard alone
 
     def began(self, grant: Grant, started: float, waited: float) -> None:
         """See `Observer.began`."""
         telemetry = self._telemetry
         if self._undone:
             self._undone -= 1
-            return
-        telemetry.starts.add(1, self._attributes)
-        telemetry.wait.record(waited, self._attributes)
-        telemetry.lateness.record(max(0.0, started - grant.due), self._attributes)
+        else:
+            telemetry.starts.add(1, self._attributes)
+            telemetry.wait.record(waited, self._attributes)
+            telemetry.lateness.record(max(0.0, started - grant.due), self._attributes)
         now = time.time_ns()
         attributes: dict[str, str | int] = {names.QUEUE: self._name, names.TICKET: grant.ticket}
         span = telemetry.tracer.start_span(
@@ -175,9 +173,19 @@ class _Jobs:
             self._spans[grant.ticket] = span
 
     def undone(self, grant: Grant) -> None:
-        """See `Observer.undone`: a counter can't go back, so the job isn't counted when it begins again."""
+        """See `Observer.undone`: a counter can't go back, so the next start isn't counted in its place.
+
+        The span is forgotten, not ended: there was no such job.
+        """
         self._undone += 1
-        if (span := self._spans.pop(grant.ticket, None)) is not None:
+        self._spans.pop(grant.ticket, None)
+
+    def _end(self, ticket: int, error: Exception | None) -> None:
+        """End the span of a job, with the error by which it failed."""
+        if (span := self._spans.pop(ticket, None)) is not None:
+            if error is not None:
+                span.record_exception(error)
+                span.set_status(self._telemetry.trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
             span.end()
 
 

@@ -88,7 +88,7 @@ async def _attempt(
             if waiter.again:
                 await waits_again(queue._shard(), job._awaited_by)
         shard, grant = await queue._acquire(waiter, plan.timeout)
-        held = None
+        held = failure = result = None
         if shard.connection.is_limited:
             held = hold(shard, tuple if job is None else partial(getattr, job, "_awaited_by"))
         try:
@@ -109,10 +109,14 @@ async def _attempt(
                 settle_by(plan.settle, result, partial(queue._settle, shard, grant), queue.name)
                 return grant, result, None
         except Exception as error:  # noqa: BLE001 - the job's own error; the caller decides on another attempt
+            failure = error
             return grant, None, error
         finally:
             let_go(held)
-            shard.leases.ended(grant.ticket)
+            if result is LATE:
+                shard.leases.ended(grant.ticket)  # the job has not begun
+            else:
+                shard.ended(grant.ticket, failure)
         waiter = late(shard, grant, waiter)
 
 

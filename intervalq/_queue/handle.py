@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 from intervalq._keys.each import MAX_WEIGHT, OF_ALL, SHARED
 from intervalq._keys.names import shown, token
-from intervalq._keys.store import KeyStore
 from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
@@ -185,6 +184,8 @@ class Handle:
         mine, store = self._options, self._open()
         if not mine.is_keyed:
             return store
+        from intervalq._keys.store import KeyStore  # noqa: PLC0415 - few queues have keys under one rate
+
         view = CommonView() if self._parent is None else self._parent._view  # noqa: SLF001 - its own class
         return KeyStore(
             store, mine.name, mine.common, own_pace=mine.each != OF_ALL, weight=mine.weight, view=view,

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import anyio
 
@@ -65,8 +64,7 @@ def held_here() -> Held:
     return held if task is None else tuple(slot for slot in held if slot.task == task)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
+class _Wait(NamedTuple):
     """Code that waits for a slot, or for a job that waits for one, and keeps the slots that it holds."""
 
     shard: Shard

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from intervalq._keys.names import shown
-from intervalq._keys.store import keyed_on
+from intervalq._keys.shards import keyed_on
 from intervalq._shard.shard import Shard
 from intervalq._spec import adapt, limits, standing
 from intervalq._timing.precision import PROCESS

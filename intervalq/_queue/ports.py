@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Final, Protocol, TypeVar
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
 
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Cost, Settle
@@ -89,14 +90,7 @@ class Blocking(Protocol):
         ...
 
 
-_makers: Final[list[Callable[[Any], Blocking]]] = []
-
-
-def blocking_by(make: Callable[[Any], Blocking]) -> None:
-    """Register the factory of handles for blocking code; called by `intervalq.sync`."""
-    _makers[:] = [make]
-
-
 def blocking_of(queue: object) -> Blocking:
-    """A handle of the same queue for blocking code."""
-    return _makers[0](queue)
+    """A handle of the same queue for blocking code, by `intervalq.sync`: that stands on this module."""
+    made: Blocking = import_module("intervalq.sync").IntervalQueue.of(queue)
+    return made

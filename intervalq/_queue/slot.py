@@ -108,7 +108,7 @@ class ComingSlot(Slot):
         finally:
             let_go(self._held)
             if self._shard is not None:
-                self._shard.leases.ended(self.ticket)
+                self._shard.ended(self.ticket, error if isinstance(error, Exception) else None)
 
     def _settle(self, took: Mapping[str, int]) -> None:
         self._queue._settle(self._its_shard(), self._grant, took)

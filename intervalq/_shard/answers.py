@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from intervalq._keys.limits import Counting
-from intervalq._keys.store import keyed_on
+from intervalq._keys.shards import keyed_on
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import GrantRange, Grants
 from intervalq._shard.leases import Leases

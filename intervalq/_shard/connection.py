@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 from dataclasses import replace
 from typing import Final, Protocol
 
 import anyio
 
 from intervalq._keys.limits import alone
-from intervalq._keys.store import keyed_on
+from intervalq._keys.shards import keyed_on
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec import windows
 from intervalq._spec.configure import reordered
@@ -112,7 +112,7 @@ class Connection:
         self._gone: str | None = None  # the generation of the last record, if there is none now
         self._on_mismatch: OnMismatch = on_mismatch
         # With `new`: the generation of this handle's record, which distinguishes it from earlier ones.
-        self._first = secrets.token_hex(8) if new else None
+        self._first = os.urandom(8).hex() if new else None
 
     async def command(self, command: Command) -> Answer:
         """Send a command for this shard, and process the answer.
@@ -196,7 +196,7 @@ class Connection:
             settings=state.settings if state is not None and self.attached else self._settings,
             attach=attach and not self.attached,
             generation=generation or self._generation(),
-            nonce=nonce or secrets.token_hex(8),
+            nonce=nonce or os.urandom(8).hex(),
         )
         self.calls += 1
         sent = self._clock.now()

@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from intervalq._keys.store import keyed_on, turn_of
+from intervalq._keys.shards import keyed_on, turn_of
 from intervalq._shard.answers import Answers
 from intervalq._shard.connection import Connection
 from intervalq._shard.deadlines import Deadlines

@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from intervalq._keys.store import keyed_on
+from intervalq._keys.shards import keyed_on
 from intervalq._shard.connection import Connection
 from intervalq._shard.grants import Grants
 from intervalq._shard.store_time import StoreTime

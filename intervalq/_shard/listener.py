@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from intervalq._keys.store import behind
+from intervalq._keys.shards import behind
 from intervalq._shard.store_time import StoreTime
 from intervalq._timing.backends import spawn
 from intervalq._timing.clock import Clock

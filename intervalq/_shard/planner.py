@@ -201,9 +201,12 @@ def _usual(now: Situation, slot: Slot) -> float:
 
 def _look_at(now: Situation, slot: Slot) -> float:
     """When to ask whether a slot that waits for a window may come sooner; infinity: not."""
-    if now.state is None or not now.state.settings.limits or now.state.settings.max_running:
+    if now.state is None or not now.state.settings.limits:
         return math.inf
-    alone = _are_alone(now, now.state)
+    if now.state.settings.max_running or now.state.settings.auto is not None:
+        return math.inf  # see `standing.may_move`
+    limits, alone = now.state.settings.limits, _are_alone(now, now.state)
+    slot = slot._replace(units=ordered(slot.cost, slot.units, now.counted, limits))
     return now.looks.next(now.state, slot, now.time, now.at, lead=_lead(now, slot), alone=alone)
 
 

@@ -23,14 +23,11 @@ MAX_WAIT: Final = 1_000_000
 """How long settled costs may wait for a request that they can go with, in microseconds."""
 
 
-_LOOK: Final = 4
-"""How many cells of the shortest settled window pass between two looks whether a slot may come sooner."""
+_LOOK: Final = 60_000
+"""Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
 _TWICE: Final = 4
 """How many times the time between such looks is doubled at most while nothing changes."""
-
-_AMONG: Final = 4
-"""How many tickets in a row are looked at equally often; owners of later ones look less often."""
 
 
 class _Known(NamedTuple):
@@ -123,6 +120,10 @@ class Settlements:
 class Looks:
     """The requests whether the slot of a shard's next ticket may come sooner, because jobs took less.
 
+    Only the next ticket of all shards can come sooner. Before that, a shard looks to learn when it has it: at
+    the instant at which it could, as far as the last answer shows, and else the less often the more tickets
+    there are before its own.
+
     Args:
         are_made: whether there are any.
     """
@@ -130,8 +131,8 @@ class Looks:
     def __init__(self, *, are_made: bool = False) -> None:
         self._are_made = are_made
         self._heard_at = -FOREVER
-        self._in_vain = 0  # requests in a row without any progress of the queue
-        self._current = 0
+        self._in_vain = 0  # requests in a row that showed nothing new
+        self._found: tuple[State, Slot, int, int] | None = None  # what `_soonest` found
 
     def now(self) -> Looks:
         """The same for a request that is sent anyway: it may ask this, too."""
@@ -152,27 +153,47 @@ class Looks:
         if not self._are_made or state.held_since is not None:
             return math.inf
         settled = [limit for limit in limits if limit.unit != STARTS]
-        look = min(MAX_WAIT, _LOOK * patience(settled or limits)) << min(self._in_vain, _TWICE)
-        if time.comes(slot, state) <= at + look:
+        if time.comes(slot, state) <= at + _LOOK:
             return math.inf
-        again = math.inf
-        if settled and not alone:
-            # It moves once those before it have begun: with many processes, most requests would be too early.
-            others = slot.ticket - max(state.current, state.revoked_through) - 1
-            again = self._heard_at + look * (1 + others // _AMONG)
-        found = standing.sooner(state, slot, state.clock(time.clock.latest(at)), 0)
-        if found is None or found[1] + patience(limits) > slot.due:
+        least, due = self._soonest(state, slot, state.clock(time.clock.latest(at)))
+        others = _before(state, slot)
+        again, look = math.inf, _LOOK << min(self._in_vain, _TWICE)
+        if settled and not alone and least + _LOOK < slot.due:
+            again = self._heard_at + look * (1 + others)
+        if due + _LOOK * (1 + others) > slot.due:
             return again
-        comes = time.comes(slot._replace(due=found[1]), state) - lead
-        # The store may find less room, since only it knows its clock: then it isn't asked again at once.
-        return min(again, max(comes, self._heard_at + (look if self._in_vain else time.lead())))
+        # The store may find less room, since only it knows its clock, and others may not have begun yet.
+        anew = look if others else time.lead() << min(self._in_vain, 2 * _TWICE)
+        comes = time.comes(slot._replace(due=due), state) - lead
+        return min(again, max(comes, self._heard_at + anew))
+
+    def _soonest(self, state: State, slot: Slot, clock: int) -> tuple[int, int]:
+        """See `standing.soonest`: by limits of starts alone, and by all of them."""
+        before = self._found
+        if before is None or before[0] is not state or before[1] != slot:
+            least = standing.soonest(state, slot, clock, only=STARTS)
+            self._found = found = state, slot, least, standing.soonest(state, slot, clock)
+            is_next = _before(state, slot) == 0
+            if (
+                before is None
+                or before[1] != slot
+                or found[3] < before[3]
+                or (is_next and _before(before[0], slot) > 0)
+            ):
+                self._in_vain = 0
+            return found[2:]
+        return before[2:]
 
     def answered(self, question: Advance, answer: Answer, at: int) -> None:
         """Note the answer to a request, which may have asked this."""
-        self._heard_at, state = at, answer.state
-        if state is not None and question.slots and not (question.take or answer.granted or answer.missed):
-            self._in_vain = self._in_vain + 1 if state.current == self._current else 0
-            self._current = state.current
+        self._heard_at = at
+        if question.slots and not (question.take or answer.granted or answer.missed):
+            self._in_vain += 1
+
+
+def _before(state: State, slot: Slot) -> int:
+    """How many tickets are before this one that may still be granted."""
+    return slot.ticket - max(state.current, state.revoked_through) - 1
 
 
 class Issued:

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 import anyio
 
-from intervalq._keys.store import keyed_on
+from intervalq._keys.shards import keyed_on
 from intervalq._shard.connection import Connection
 from intervalq._shard.conversation import Conversation
 from intervalq._shard.deadlines import Deadlines
@@ -267,6 +267,11 @@ class Shard:
         """A slot on the store's clock, in seconds since 1970."""
         state = self.connection.state
         return (slot.due + (state.held_total if state is not None else 0)) / 1e6
+
+    def ended(self, ticket: int, error: Exception | None = None) -> None:
+        """Note that a job ended, and by which error, if it failed: for those who observe the shard."""
+        del error
+        self.leases.ended(ticket)
 
     def store_time(self) -> float:
         """The estimated reading of the store's clock now, in seconds since 1970."""

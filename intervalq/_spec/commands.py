@@ -52,11 +52,8 @@ class Command:
                 numbers = (value.interval, value.burst, value.max_running, value.tolerance)
                 if value.auto is not None:
                     data["settings_auto"] = [*value.auto]
-                value = [
-                    *numbers,
-                    int(value.ephemeral),
-                    *([limits] if (limits := [limit.to_list() for limit in value.limits]) else []),
-                ]
+                limits = [limit.to_list() for limit in value.limits]
+                value = [*numbers, int(value.ephemeral), *([limits] if limits else [])]
             elif isinstance(value, HighWaterMark):
                 value = list(value)
             elif isinstance(value, tuple):
@@ -190,9 +187,10 @@ class Hold(Command):
     cut of an automatic interval, it is cut in the same step; so sent twice, it cuts once. None: no start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Resume(Command):
     """End every pause at once."""
+
+    __slots__ = ()  # a dataclass by inheritance: to make it one again would take time at each import
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +206,10 @@ class Configure(Command):
     given, it is fixed from now on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaim(Command):
     """Revoke all tickets that are not yet granted, because their owners died. Live shards take new ones."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,14 +221,16 @@ class Finish(Command):
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Inspect(Command):
     """Read the record; this changes and creates nothing."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Drop(Command):
     """Remove the record."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from intervalq._spec import windows
+from intervalq._spec.commands import Advance
 from intervalq._spec.record import Limit, Slot, State, Units, Usage
 from intervalq._spec.windows import of_each, windows_of
 
@@ -84,8 +85,38 @@ def _reserved(state: State, clock: int) -> Limit | None:
     return state.settings.limits[max(shares)[1]] if shares else None
 
 
+def may_move(state: State, command: Advance) -> bool:
+    """Whether slots of the sender may come sooner: not those of keys, which have places in another record.
+
+    Nor where jobs have leases: a leased slot can be granted again, and nobody knows then where its units are.
+    """
+    settings = state.settings
+    if (
+        not settings.limits
+        or settings.auto is not None
+        or settings.max_running
+        or state.held_since is not None
+    ):
+        return False
+    return command.reach >= 0 and command.apart is None
+
+
+def valid(state: State, command: Advance) -> tuple[Slot, ...]:
+    """The listed slots that can be granted while the queue isn't held.
+
+    One of them is the last granted slot, also after it came sooner: only the one where it was is gone then.
+    """
+    last, revoked, step = state.ticket, state.revoked_through, state.settings.interval
+
+    def was_moved(slot: Slot) -> bool:
+        end = slot.due + (slot.cost - 1) * step
+        return slot.ticket == state.current and end == state.current_due and may_move(state, command)
+
+    return tuple([slot for slot in command.slots if revoked < slot.ticket <= last or was_moved(slot)])
+
+
 def sooner(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
-    """The soonest slot for the next ticket to be granted; None: it is another one, or can't move.
+    """The soonest slot for the next ticket to be granted; None: it is another one, or has the soonest.
 
     Its slot was chosen by what all jobs before it were estimated to take. They may have taken less. Behind
     the last granted slot, only this ticket and later ones count, and no other slot comes before its own. So
@@ -95,10 +126,6 @@ def sooner(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, in
     Returns the record that counts the ticket there, the slot, and whether nothing delayed it.
     """
     settings = state.settings
-    if not settings.limits or settings.auto is not None or state.held_since is not None:
-        return None
-    if settings.max_running:  # a leased slot can be granted again, and nobody knows then where its units are
-        return None
     if not max(state.current, state.revoked_through) + 1 == slot.ticket <= state.ticket:
         return None
     counted = windows.give_back(state, slot)
@@ -115,6 +142,29 @@ def sooner(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, in
         usage.append(use._replace(ahead=ahead))
     last = dues[0] + (slot.cost - 1) * settings.interval if slot.ticket == state.ticket else state.due
     return replace(found, usage=tuple(usage), due=last), dues[0], free <= clock and has_room
+
+
+def soonest(state: State, slot: Slot, clock: int, *, only: str | None = None) -> int:
+    """The earliest instant for an ungranted ticket if those before it come as soon as windows have room.
+
+    This knows what they take together in each cell, so it is about right. `only`: by limits of this unit.
+    """
+    first, step = max(state.current, state.revoked_through) + 1, state.settings.interval
+    free = max(clock, state.current_due + step)
+    taken = of_each(state.settings.limits, slot.cost, slot.units)
+    latest = free + max(0, slot.ticket - first) * step
+    before = windows.revoke(state)
+    for place, window in enumerate(windows_of(before)):
+        if only is not None and window.limit.unit != only:
+            continue
+        at, last = free, windows.end_of_cell(window.limit, slot.due)
+        for end, units in state.usage[place].ahead[len(before.usage[place].ahead) :]:
+            others = units - taken[place] if end == last else units
+            if end <= last and others > 0:
+                at = window.earliest(others, at)
+                window.take(others, at)
+        latest = max(latest, window.earliest(taken[place], at))
+    return latest
 
 
 class NextSlots:

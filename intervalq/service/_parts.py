@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 from starlette.routing import Route
 
+from intervalq.service import _page
 from intervalq.service._access import Access
 from intervalq.service._entroq import over_grpc as entroq_grpc
 from intervalq.service._entroq import over_http as entroq_http
@@ -32,7 +33,8 @@ class Parts:
     def routes(self) -> list[Route]:
         """Those of all services over HTTP."""
         paced = [] if self._queues is None else pacing_http.routes(Pacing(self._queues), self._access)
-        return [*entroq_http.routes(self.verbs, self._access), *paced]
+        page = _page.routes(self._stores, self._access)
+        return [*entroq_http.routes(self.verbs, self._access), *paced, *page]
 
     def close(self) -> None:
         """End every wait: the service is about to stop."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from intervalq import rules
 from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Limit, Resume, Settings, State
 from intervalq.store import Store, Waking, open_store
-from intervalq.testing._suite import Suite, fresh_names
+from intervalq.testing._suite import Suite, fresh_names, in_portal
 from intervalq.testing.commands import CommandSource, small_states
 
 if TYPE_CHECKING:
@@ -88,24 +88,21 @@ class StoreSuite(Suite):
         assert state is not None
         assert (state.settings, state.usage) == (plain, ())
 
-    def test_slots_are_given_back_as_by_the_rules_in_all_small_states(
-        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    @in_portal
+    async def test_slots_are_given_back_as_by_the_rules_in_all_small_states(
+        self, store: Store, queue: Callable[[], str]
     ) -> None:
         """All cases of up to three tickets, each granted, revoked or given back, in time or late."""
         name = queue()
-
-        async def scenario() -> None:
-            for number, commands in enumerate(small_states()):
-                model: State | None = None
-                for command, now in commands:
-                    model, expected = rules.apply(model, command, now)
-                    context = f"case {number}: {command} at {now}"
-                    assert await store.apply(name, command, now) == expected, context
-                kept = await store.apply(name, Inspect(), now)
-                assert kept == rules.apply(model, Inspect(), now)[1], f"case {number}: {commands}"
-                await store.apply(name, Drop())
-
-        portal.call(scenario)
+        for number, commands in enumerate(small_states()):
+            model: State | None = None
+            for command, now in commands:
+                model, expected = rules.apply(model, command, now)
+                context = f"case {number}: {command} at {now}"
+                assert await store.apply(name, command, now) == expected, context
+            kept = await store.apply(name, Inspect(), now)
+            assert kept == rules.apply(model, Inspect(), now)[1], f"case {number}: {commands}"
+            await store.apply(name, Drop())
 
     def test_its_own_clock_is_used_when_none_is_given(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
@@ -176,29 +173,26 @@ class StoreSuite(Suite):
         assert answer.state is not None
         assert answer.state.ticket == 3
 
-    def test_an_end_of_a_hold_wakes_every_listener(
-        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    @in_portal
+    async def test_an_end_of_a_hold_wakes_every_listener(
+        self, store: Store, queue: Callable[[], str]
     ) -> None:
         """`resume` and the end of a running job wake all listeners, if the store can push."""
         if not isinstance(store, Waking):
             pytest.skip("this store can't push")
         name = queue()
         limited = Settings(interval=1, max_running=1)
-
-        async def scenario() -> None:
-            started = await store.apply(
-                name, Advance(settings=limited, nonce="n", take=1, reach=rules.FOREVER // 2, lease=60_000_000)
-            )
-            assert started.begun == 1
-            for release in (
-                Finish(generation="n", ended=(1,)),
-                Resume(),
-            ):
-                with anyio.fail_after(20):
-                    async with store.wakeups(name) as one, store.wakeups(name) as two:
-                        assert (await store.apply(name, release)).woken
-                        await one()
-                        await two()
-                await store.apply(name, Hold())
-
-        portal.call(scenario)
+        started = await store.apply(
+            name, Advance(settings=limited, nonce="n", take=1, reach=rules.FOREVER // 2, lease=60_000_000)
+        )
+        assert started.begun == 1
+        for release in (
+            Finish(generation="n", ended=(1,)),
+            Resume(),
+        ):
+            with anyio.fail_after(20):
+                async with store.wakeups(name) as one, store.wakeups(name) as two:
+                    assert (await store.apply(name, release)).woken
+                    await one()
+                    await two()
+            await store.apply(name, Hold())

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-from cli.command_line import CommandLine
 
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """The backend of the commands, too."""
     return "asyncio"
-
-
-@pytest.fixture
-def intervalq(tmp_path: Path) -> Iterator[CommandLine]:
-    command = CommandLine(tmp_path)
-    yield command
-    command.end()
 
 
 @pytest.fixture(scope="session", autouse=True)

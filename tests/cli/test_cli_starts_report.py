@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import screens
 from cli.command_line import CommandLine
 from intervalq import IntervalQueue, sync
 from intervalq.cli._report.figures import NOT_HERE, figures
@@ -224,3 +225,8 @@ def test_the_clock_of_the_fixture_is_that_of_the_log(virtual_clock: VirtualClock
     found = one(tmp_path / "log", (tmp_path / "log").read_text())
     assert found.started[1] - found.started[0] == pytest.approx(3600, abs=0.1)
     assert virtual_clock.elapsed == pytest.approx(3600, abs=0.1)
+
+
+def test_the_page_is_as_its_picture_in_the_documentation_shows_it(tmp_path: Path) -> None:
+    page = screens.report_page(tmp_path).read_text()
+    assert screens.labels(page) == screens.kept("report.png"), "run `python tests/screens.py report`"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum, auto
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import anyio
+import pytest
+
+from intervalq_stores.postgres import queues as postgres_queues
+from intervalq_stores.redis import _pipeline as redis_pipeline
 
 DRIP: Final = 10
 """Bytes per second of an answer that is sent slowly."""
@@ -32,6 +36,15 @@ class Fault(Enum):
     HOLD_ANSWERS = auto()  # so are answers
     DRIP = auto()  # an answer comes byte by byte
     LATE = auto()  # everything comes a little later
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """A context in which clients wait for answers only so long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redis_pipeline, "WITHIN", seconds)
+        patch.setattr(postgres_queues, "_PATIENCE", seconds)
+        yield
 
 
 _OF_ANSWERS: Final = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import anyio
 import pytest
 
-from faults.proxy import Fault, Proxy, proxied
+from faults.proxy import Fault, Proxy, patience, proxied
 from intervalq import rules
 from intervalq.errors import StoreTimeout, StoreUnavailable
 from intervalq.rules import (
@@ -32,8 +32,6 @@ from intervalq.rules import (
     State,
 )
 from intervalq.store import Store, Waking, open_store
-from intervalq_stores.postgres import queues as postgres_queues
-from intervalq_stores.redis import _pipeline as redis_pipeline
 
 CANARY: Final = "c4n4ry"
 NOW: Final = 1_000_000_000
@@ -79,14 +77,6 @@ def server_url(request: pytest.FixtureRequest) -> str:
     parts = urlsplit(url)
     user = parts.username or ("postgres" if url.startswith("postgres") else "default")
     return urlunsplit(parts._replace(netloc=f"{user}:{CANARY}@{parts.hostname}:{parts.port}"))
-
-
-@contextmanager
-def patience(seconds: float) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_pipeline, "WITHIN", seconds)
-        patch.setattr(postgres_queues, "_PATIENCE", seconds)
-        yield
 
 
 def before() -> State:

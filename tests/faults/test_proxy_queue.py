@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from faults.proxy import Fault, proxied
+from faults.proxy import Fault, patience, proxied
 from faults.work import working
 from intervalq import IntervalQueue
 from intervalq._shard import listener
 from intervalq._timing import outage
 from intervalq.errors import QueueNotFound, StoreUnavailable
-from intervalq_stores.postgres import queues as postgres_queues
-from intervalq_stores.redis import _pipeline as redis_pipeline
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
@@ -27,14 +23,6 @@ FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 def server_url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
-
-
-@contextmanager
-def patience(seconds: float) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(redis_pipeline, "WITHIN", seconds)
-        patch.setattr(postgres_queues, "_PATIENCE", seconds)
-        yield
 
 
 async def test_faults_come_and_go_and_every_call_ends_once(server_url: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
 import grpc.aio
 import pytest
 
-from cli.command_line import CommandLine
 from intervalq.service import Addresses, serve
 from service.grpc_client import GrpcClient
 from stores.kinds import url_of
@@ -52,10 +51,3 @@ async def client(service: Addresses) -> AsyncIterator[GrpcClient]:
     assert service.grpc is not None
     async with grpc.aio.insecure_channel(service.grpc) as channel:
         yield GrpcClient(channel, f"client-{secrets.token_hex(4)}")
-
-
-@pytest.fixture
-def intervalq(tmp_path: Path) -> Iterator[CommandLine]:
-    command = CommandLine(tmp_path)
-    yield command
-    command.end()

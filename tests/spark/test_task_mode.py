@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from anyio.from_thread import start_blocking_portal
 
 from cli.command_line import CommandLine
@@ -40,13 +38,6 @@ async def call(task: Claim):
 """
 
 ROWS = 200
-
-
-@pytest.fixture
-def intervalq(tmp_path: Path) -> Iterator[CommandLine]:
-    command = CommandLine(tmp_path)
-    yield command
-    command.end()
 
 
 def test_spark_writes_workers_call_and_spark_reads(

@@ -13,6 +13,7 @@ from intervalq import errors, rules
 from intervalq.rules import Advance, Command, Configure, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.store import Store, Waking
 from intervalq.testing import StoreSuite
+from intervalq.testing._suite import in_portal
 from intervalq_stores.postgres.queues import PostgresStore
 from stores import postgres_sessions
 from stores.postgres_sessions import caught, sql
@@ -39,24 +40,21 @@ class TestThroughPgBouncer(StoreSuite):
     # The SQL is the same here; without a pooler it is compared with the rules in all small states.
     test_slots_are_given_back_as_by_the_rules_in_all_small_states = None  # type: ignore[assignment]
 
-    def test_an_end_of_a_hold_wakes_every_listener(
-        self, portal: BlockingPortal, store: Store, queue: Callable[[], str]
+    @in_portal
+    async def test_an_end_of_a_hold_wakes_every_listener(
+        self, store: Store, queue: Callable[[], str]
     ) -> None:
         """LISTEN doesn't work through a pooler: a listener hears nothing, but may still ask."""
         name = queue()
-
-        async def scenario() -> None:
-            assert isinstance(store, Waking)
-            await store.apply(name, NEW)
-            await store.apply(name, Hold())
-            async with store.wakeups(name) as one, store.wakeups(name) as two:
-                assert (await store.apply(name, Resume())).woken
-                for woken in (one, two):
-                    with anyio.move_on_after(0) as scope:
-                        await woken()
-                    assert scope.cancelled_caught
-
-        portal.call(scenario)
+        assert isinstance(store, Waking)
+        await store.apply(name, NEW)
+        await store.apply(name, Hold())
+        async with store.wakeups(name) as one, store.wakeups(name) as two:
+            assert (await store.apply(name, Resume())).woken
+            for woken in (one, two):
+                with anyio.move_on_after(0) as scope:
+                    await woken()
+                assert scope.cancelled_caught
 
     def test_no_connection_of_the_pool_listens(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str], store_url: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -128,12 +128,6 @@ def once(kind: type[Command[Any]], when: Callable[[Any], bool] = bool) -> Callab
 
 def handle(store: object, **options: Any) -> Tasks:
     return Tasks(cast("Any", store), **options)
-
-
-async def at_once(*functions: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    async with anyio.create_task_group() as group:
-        for function in functions:
-            group.start_soon(function)
 
 
 async def until(condition: Callable[[], bool]) -> None:

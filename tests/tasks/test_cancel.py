@@ -14,8 +14,8 @@ from intervalq.errors import ClaimLost, InvalidOption
 from intervalq.tasks import Cancelled, Claim, Task, Tasks
 from intervalq.tasks.rules import Beat, Work, Worked
 from intervalq.tasks.sync import Tasks as BlockingTasks
-from tasks.fake_store import FakeStore, TransactionStore, at_once, claimed, handle, once, until
-from virtual_store import BACKENDS, in_virtual_time
+from tasks.fake_store import FakeStore, TransactionStore, claimed, handle, once, until
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 class WakingStore(FakeStore):
@@ -60,7 +60,7 @@ async def test_a_running_function_is_cancelled_within_a_heartbeat_or_at_once(
             await until(lambda: bool(ended))
             assert ended[0] - at <= within
 
-        await at_once(lambda: tasks.run(until_empty=True), cancel)
+        await gather(lambda: tasks.run(until_empty=True), cancel)
         assert len(ended) == 1
         assert await store.rows() == []
         assert tasks._outcomes == {"cancelled": 1}
@@ -94,7 +94,7 @@ async def test_the_next_of_the_key_waits_for_the_function_to_end(backend: str) -
             await operator.cancel(ids[0])
 
         began = anyio.current_time()
-        await at_once(lambda: tasks.run(until_empty=True), cancel)
+        await gather(lambda: tasks.run(until_empty=True), cancel)
         assert log == ["begin 1", "end 1", "begin 2", "end 2"]
         assert anyio.current_time() - began < 20
         assert tasks._outcomes == {"cancelled": 1, "done": 1}
@@ -120,7 +120,7 @@ async def test_tasks_claimed_ahead_and_those_that_wait_for_a_turn_alone_never_be
             await until(lambda: any(value >= 100 for value in began))
             await operator.cancel(slow, *ids)
 
-        await at_once(lambda: tasks.run(until_empty=True), cancel)
+        await gather(lambda: tasks.run(until_empty=True), cancel)
         assert len([value for value in began if value >= 100]) == 1
         assert await store.rows() == []
 
@@ -167,7 +167,7 @@ async def test_what_a_function_does_after_it_was_cancelled_is_not_committed(
             await operator.cancel(*ids)
 
         with caplog.at_level(logging.WARNING, "intervalq"):
-            await at_once(lambda: tasks.run(until_empty=True), cancel)
+            await gather(lambda: tasks.run(until_empty=True), cancel)
         go_on.set()
         assert len(caught) == 5
         assert await store.rows() == []
@@ -272,7 +272,7 @@ async def test_a_worker_that_finds_unknown_claims_leaves_cancelled_ones_to_their
             await anyio.sleep(1.5)
             store.loses = once(Work, lambda work: work.limit > 0)
 
-        await at_once(lambda: tasks.run(until_empty=True), cancel)
+        await gather(lambda: tasks.run(until_empty=True), cancel)
         assert log == ["begin 1", "end 1", "begin 2", "end 2"]
         assert tasks._outcomes == {"cancelled": 1, "done": 1}
         assert await store.rows() == []
@@ -325,6 +325,6 @@ async def test_a_function_that_learns_of_it_by_a_report_holds_its_key_and_leaves
             assert await operator.cancel(first) == Cancelled(stopping=(first,))
             states.extend(outcome.state for outcome in await tasks.wait([first]))
 
-        await at_once(lambda: tasks.run(until_empty=True), cancel)
+        await gather(lambda: tasks.run(until_empty=True), cancel)
         assert overlaps == []
         assert states == ["cancelled"]

@@ -12,9 +12,9 @@ import pytest
 
 from intervalq.errors import ClaimLost, InvalidOption, TransactionConflict
 from intervalq.tasks import Claim, Reject, Retry, Snooze, Tasks
-from tasks.fake_store import FakeStore, TransactionStore, at_once, handle
+from tasks.fake_store import FakeStore, TransactionStore, handle
 from tasks.test_chunks import WakingStore, values
-from virtual_store import BACKENDS, in_virtual_time
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 async def insert(tasks: Tasks, *some: object, **options: Any) -> list[str]:
@@ -363,7 +363,7 @@ async def test_a_chunk_that_takes_too_long_has_failed_and_one_that_is_stopped_ha
             await anyio.sleep(5)
             await tasks.put("slow", range(3))
 
-        await at_once(partial(tasks.run, grace=4), second)
+        await gather(partial(tasks.run, grace=4), second)
         assert anyio.current_time() - at < 11
         assert [(row.attempt, row.error) for row in await store.rows("q.dead")] == [(1, "TimeoutError")] * 2
         assert [(row.attempt, row.session) for row in await store.rows("slow")] == [(0, None)] * 3

@@ -18,8 +18,8 @@ from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Work
 from intervalq.testing.virtual import virtual_micros
 from intervalq_stores.memory.queues import MemoryStore
-from tasks.fake_store import FakeStore, at_once, handle
-from virtual_store import BACKENDS, in_virtual_time
+from tasks.fake_store import FakeStore, handle
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 def values(claims: Sequence[Claim]) -> list[Any]:
@@ -70,7 +70,7 @@ async def test_a_chunk_waits_for_nothing_unless_it_is_told_to(backend: str) -> N
 
         await tasks.modify(*[tasks.new("q", n) for n in range(3)])
         at = anyio.current_time()
-        await at_once(partial(tasks.run, until_empty=True), partial(_insert_later, tasks, 0.3, 5))
+        await gather(partial(tasks.run, until_empty=True), partial(_insert_later, tasks, 0.3, 5))
         assert begins == [(at, 3), (pytest.approx(at + 1), 5)]
 
 
@@ -108,7 +108,7 @@ async def test_a_chunk_waits_for_its_time_from_the_first_task_or_until_it_is_ful
             tasks.stop()
 
         at = anyio.current_time()
-        await at_once(tasks.run, insert)
+        await gather(tasks.run, insert)
         waits = [(round(begin - at, 6), size) for begin, size in begins]
         assert waits == [(1.1, 4), (1.22, 1), (2.15, 8), (2.15, 8), (2.25, 3)]
         assert tasks._outcomes == {"done": 24}
@@ -183,7 +183,7 @@ async def test_a_paced_chunk_takes_one_slot_and_fills_up_while_it_waits(backend:
                 await producer.insert("q", number)
                 await anyio.sleep(0.25)
 
-        await at_once(tasks.run, insert, partial(_stop_when_empty, tasks, producer))
+        await gather(tasks.run, insert, partial(_stop_when_empty, tasks, producer))
         await queue.close()
         gaps = [later - earlier for (earlier, _), (later, _) in pairwise(begins)]
         assert min(gaps) >= 2
@@ -212,7 +212,7 @@ async def test_idle_runners_take_no_slots(backend: str) -> None:
         await tasks.modify(*[tasks.new("q", n) for n in range(5)])
         at = anyio.current_time()
         later = partial(_stop_when_empty, tasks, tasks)
-        await at_once(tasks.run, partial(_insert_later, tasks, 0.2, 3), later)
+        await gather(tasks.run, partial(_insert_later, tasks, 0.2, 3), later)
         assert begins == pytest.approx([at, at + 1], abs=0.01)
         assert (await queue.inspect()).ticket == 2
         await queue.close()
@@ -282,7 +282,7 @@ async def test_a_stop_gives_back_what_waits_for_more_or_for_a_slot(backend: str)
                 pass
             await tasks.put("q", range(5))
             at = anyio.current_time()
-            await at_once(tasks.run, stop)
+            await gather(tasks.run, stop)
             assert anyio.current_time() - at < 6
             assert began == []
             assert [(row.session, row.attempt) for row in await store.rows()] == [(None, 0)] * 5

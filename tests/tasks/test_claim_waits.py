@@ -7,8 +7,8 @@ import pytest
 
 from intervalq.errors import InvalidOption, QueueClosed
 from intervalq.tasks.rules import Command, Modify, Work
-from tasks.fake_store import FakeStore, at_once, handle, until
-from virtual_store import BACKENDS, in_virtual_time
+from tasks.fake_store import FakeStore, handle, until
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 async def _nothing(_command: Command[object]) -> None:
@@ -151,7 +151,7 @@ async def test_claims_of_several_queues_and_at_most_as_many_as_there_are() -> No
         async def one() -> None:
             many.append((await tasks.claim("a", "b")).id)
 
-        await at_once(*[one] * 21)
+        await gather(*[one] * 21)
         assert len(set(many)) == 21
         assert await tasks.try_claim("a", "b") is None
         with pytest.raises(InvalidOption, match="at least one queue"):

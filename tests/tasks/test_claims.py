@@ -17,12 +17,11 @@ from intervalq.tasks.rules import Command, Modify
 from tasks.fake_store import (
     FakeStore,
     TransactionStore,
-    at_once,
     claimed,
     handle,
     once,
 )
-from virtual_store import BACKENDS, in_virtual_time
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 @BACKENDS
@@ -88,10 +87,10 @@ async def test_twenty_renewals_at_once_and_then_an_acknowledgement(backend: str)
     store = FakeStore(delay=0.01)
     async with handle(store) as tasks:
         claim = await claimed(tasks)
-        await at_once(*[claim.in_progress] * 20)
+        await gather(*[claim.in_progress] * 20)
         assert claim.version == 2
         assert (await store.row(claim.id)).version == 2
-        await at_once(*[partial(claim.in_progress, lease) for lease in (10, 20, None, 10, 20, None)])
+        await gather(*[partial(claim.in_progress, lease) for lease in (10, 20, None, 10, 20, None)])
         assert claim.version == (await store.row(claim.id)).version == 5
         await claim.in_progress(30)
         assert (await store.row(claim.id)).until is not None

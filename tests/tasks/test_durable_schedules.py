@@ -26,8 +26,8 @@ from intervalq.tasks._schedule.keeper import Keeper
 from intervalq.tasks._schedule.record import QUEUE, Stored
 from intervalq.tasks._schedule.step import REST, step
 from intervalq.tasks.rules import Begin, Change, Insert, Modify, Row, Session, Work
-from tasks.fake_store import FakeStore, at_once, handle, once
-from virtual_store import in_virtual_time
+from tasks.fake_store import FakeStore, handle, once
+from virtual_store import gather, in_virtual_time
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
 EPOCH = 1_000_000_000 * SECOND
@@ -152,7 +152,7 @@ async def test_three_processes_insert_each_task_once_in_time() -> None:
         await own.schedule("s", "out", {"a": 1}, every="1m")
         version = (await store.rows(QUEUE))[0].version
         with anyio.move_on_after(5 * 60):
-            await at_once(*(workers(store.line(delay=0.001), seen).run for _ in range(3)))
+            await gather(*(workers(store.line(delay=0.001), seen).run for _ in range(3)))
     assert [id_ for id_, _ in seen] == instants(*range(47, 52))
     assert version == 0, "the same schedule again changes nothing"
     late = [at - (EPOCH - 2_800 * SECOND + minute * 60 * SECOND) for minute, (_, at) in enumerate(seen, 47)]

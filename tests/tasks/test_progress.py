@@ -10,8 +10,8 @@ import pytest
 from intervalq.errors import ClaimLost, InvalidOption, InvalidTask, UnreadableValue
 from intervalq.tasks import Claim
 from intervalq.tasks.rules import Change, Modify, Work
-from tasks.fake_store import FakeStore, RangingStore, at_once, claimed, handle, once
-from virtual_store import BACKENDS, in_virtual_time
+from tasks.fake_store import FakeStore, RangingStore, claimed, handle, once
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 @BACKENDS
@@ -66,7 +66,7 @@ async def test_reports_at_the_same_moment_are_all_kept(backend: str) -> None:
     store = FakeStore(delay=0.1)
     async with handle(store) as tasks:
         claim = await claimed(tasks)
-        await at_once(
+        await gather(
             lambda: claim.in_progress(progress=0.1),
             lambda: claim.in_progress(note="a"),
             claim.in_progress,

@@ -10,8 +10,8 @@ import pytest
 from intervalq.errors import InvalidInterval, InvalidName, InvalidOption, StoreTimeout, TooManyWaiting
 from intervalq.tasks import ClaimLost, PullInfo, Reject, Task, Tasks
 from intervalq.tasks.rules import Work, Worked
-from tasks.fake_store import FakeStore, RangingStore, at_once, handle, until
-from virtual_store import BACKENDS, in_virtual_time
+from tasks.fake_store import FakeStore, RangingStore, handle, until
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 @BACKENDS
@@ -245,7 +245,7 @@ async def test_what_was_done_of_a_range_is_not_done_again_after_a_clean_end(back
     pull = tasks.pull("q", name="me")
     claims = await pull.fetch(10)
     assert len(claims) == 10
-    await at_once(*[claim.ack for claim in claims[:4]])
+    await gather(*[claim.ack for claim in claims[:4]])
     await claims[4].nak(error="no")
     await claims[5].in_progress()
     with pytest.raises(InvalidOption, match="plain task"):

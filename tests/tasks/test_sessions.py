@@ -13,8 +13,8 @@ from anyio.lowlevel import checkpoint
 from intervalq.errors import QueueClosed, StoreUnavailable
 from intervalq.tasks import Claim, ClaimLost
 from intervalq.tasks.rules import Beat, Begin, Command, End, Select, Work
-from tasks.fake_store import FakeStore, at_once, claimed, handle, once, until
-from virtual_store import BACKENDS, in_virtual_time
+from tasks.fake_store import FakeStore, claimed, handle, once, until
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 @in_virtual_time
@@ -29,7 +29,7 @@ async def test_one_heartbeat_for_all_claims() -> None:
         assert store.sent(Beat) - before == 10
         assert store.sent(Select) == 0  # nothing was missed, so nothing was looked for
         await handle(store.line())._apply(Beat("somebody"))
-        await at_once(*[claim.ack for claim in claims])
+        await gather(*[claim.ack for claim in claims])
         assert await store.rows() == []
 
 
@@ -147,7 +147,7 @@ async def test_a_handle_that_is_being_closed_is_closed_when_another_call_returns
         await tasks.aclose()
         ended.append(await store.sessions())
 
-    await at_once(close, close)
+    await gather(close, close)
     assert ended == [0, 0]
 
 
@@ -255,7 +255,7 @@ async def test_a_session_is_not_begun_twice_and_ends_as_often_as_it_begins(backe
     store = FakeStore(delay=0.001)
     tasks = handle(store)
     for _ in range(3):
-        await at_once(*[partial(tasks.try_claim, "q")] * 5)
+        await gather(*[partial(tasks.try_claim, "q")] * 5)
         await tasks.aclose()
     assert store.sent(Begin) == store.sent(End) == 3
     await tasks.aclose()

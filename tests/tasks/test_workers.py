@@ -13,8 +13,8 @@ import pytest
 
 from intervalq.errors import InvalidOption
 from intervalq.tasks import Task, Tasks
-from tasks.fake_store import FakeStore, at_once, handle
-from virtual_store import BACKENDS, in_virtual_time
+from tasks.fake_store import FakeStore, handle
+from virtual_store import BACKENDS, gather, in_virtual_time
 
 
 @BACKENDS
@@ -60,7 +60,7 @@ async def test_five_workers_on_queues_of_different_sizes_are_fair() -> None:
 
     for queue, size in {"large": 300, "middle": 60, "small": 20}.items():
         await handles[0].put(queue, range(size))
-    await at_once(*[partial(tasks.run, until_empty=True) for tasks in handles])
+    await gather(*[partial(tasks.run, until_empty=True) for tasks in handles])
     assert Counter(order) == {"large": 300, "middle": 60, "small": 20}
     last = {queue: place for place, queue in enumerate(order)}
     assert last["small"] < len(order) / 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -13,9 +12,10 @@ import anyio
 import click
 
 from intervalq import IntervalQueue, QueueNotFound, QueueState
-from intervalq._queue.control import each_of
 from intervalq._show import as_json, escaped, exact, print_table
-from intervalq.cli._admin.states import MAX_KEYS, counted, each_key, facts, table
+from intervalq._watch.reader import inspect_all
+from intervalq._watch.words import MAX_KEYS, counted, each_key, facts
+from intervalq.cli._admin.states import table
 from intervalq.cli._app import Failed
 from intervalq.cli._options import (
     bounds_options,
@@ -27,7 +27,7 @@ from intervalq.cli._options import (
     store_option,
 )
 from intervalq.errors import InvalidOption
-from intervalq.store import Store, open_store
+from intervalq.store import open_store
 
 R = TypeVar("R")
 
@@ -45,7 +45,7 @@ def status(name: str | None, store: str | None, *, keys: bool, as_json_: bool) -
     what waiting jobs wait for: the pace, or one of the limits.
     """
     if name is None or keys:
-        states = anyio.run(inspect_all, store, name)
+        states = anyio.run(look, store, name)
         if as_json_:
             click.echo(as_json([state.to_dict() for state in states]))
         elif states:
@@ -57,40 +57,13 @@ def status(name: str | None, store: str | None, *, keys: bool, as_json_: bool) -
     _show(state, known, as_json_=as_json_)
 
 
-async def inspect_all(store: str | None, name: str | None = None) -> list[QueueState]:
-    """The states of all queues of a store, or of one and its keys; keys that wait come first.
-
-    Raises:
-        QueueNotFound: there is neither the queue of that name nor any of its keys.
-    """
+async def look(store: str | None, name: str | None = None) -> list[QueueState]:
+    """The states of all queues of a store, or of one and its keys: see `inspect_all`."""
     opened = open_store(store)
-    found = list[QueueState]()
     try:
-        records = [each for each in await opened.names() if name in {None, each, each.partition(":")[0]}]
-
-        async def look(queue: IntervalQueue) -> None:
-            with suppress(QueueNotFound):  # dropped in the meantime
-                found.append(await queue.inspect())
-
-        await each_of([_handle(each, opened) for each in records], look)
+        return (await inspect_all(opened, name)).states
     finally:
         await opened.aclose()
-    if name is not None and not found:
-        raise QueueNotFound(name, opened.url)
-    return sorted(found, key=_place)
-
-
-def _place(state: QueueState) -> tuple[str, bool, int, str]:
-    """Sorts queues by their names, and puts the keys of each behind it, those that wait first."""
-    queue, is_key, key = state.name.partition(":")
-    return queue, bool(is_key), -state.outstanding if is_key else 0, key
-
-
-def _handle(record: str, store: Store) -> IntervalQueue:
-    """The handle for a record."""
-    name, colon, key = record.partition(":")
-    queue = IntervalQueue(name, store=store)
-    return queue._keyed(key) if colon else queue
 
 
 async def _with_keys(queue: IntervalQueue) -> tuple[QueueState, list[QueueState]]:

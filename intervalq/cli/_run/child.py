@@ -21,7 +21,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from intervalq import IntervalqError, IntervalQueue, QueueClosed, QueueNotFound
+from intervalq._observe.starts import observe
 from intervalq._queue.options import Cost
+from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq.cli._run.program import GRACE, end_program, run_program
 from intervalq.cli._run.protocol import Forward, Pipes
@@ -40,6 +42,7 @@ class ShardProcess:
         self._pipes = pipes
         self._queue = IntervalQueue(**options)
         self._running: set[int] = set()
+        self._began: dict[int, float] = {}  # when, on the store's clock, by ticket
         self._no_more = anyio.Event()
         self._closing = self._killing = False
         # Each program needs some descriptors in this process, and running out of them would fail jobs.
@@ -49,6 +52,7 @@ class ShardProcess:
     async def serve(self) -> None:
         """Run until the parent has no more jobs and all started ones have ended."""
         shard = self._queue._shard()
+        observe(shard, self)
         async with anyio.create_task_group() as background:
             background.start_soon(self._heed_signals)
             async with anyio.create_task_group() as jobs:
@@ -61,6 +65,14 @@ class ShardProcess:
             self._pipes.send(bye=True, calls=shard.calls)
             self._pipes.flush()
             background.cancel_scope.cancel()
+
+    def began(self, grant: Grant, started: float, waited: float) -> None:
+        """See `Observer.began`: a job began with its slot, however long its program takes to start."""
+        del waited
+        self._began[grant.ticket] = started
+
+    def undone(self, grant: Grant) -> None:
+        """See `Observer.undone`, which is for threads."""
 
     async def _get_ready(self) -> None:
         """Learn the store's clock before the first job: the first round trips are slow, and inexact."""
@@ -107,8 +119,8 @@ class ShardProcess:
 
         try:
             async with self._room, self._queue.slot(cost=cost) as slot:
-                begins = {"begins": number, "ticket": slot.ticket, "due": slot.due}
-                self._pipes.send(**begins, started=_time(shard))
+                started = round(self._began.pop(slot.ticket), 6)
+                self._pipes.send(begins=number, ticket=slot.ticket, due=slot.due, started=started)
                 self._pipes.flush()
                 ended = await run_program(argv, lambda: _time(shard), runs)
         except QueueClosed:

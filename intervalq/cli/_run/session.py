@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from intervalq import IntervalqError, IntervalQueue, QueueState
 from intervalq._show import as_json, can_redraw, warn
-from intervalq.cli._admin.states import condition
+from intervalq._watch.words import condition
 from intervalq.cli._options import shared_store
 from intervalq.cli._run import report as _report
 from intervalq.cli._run.input import Input

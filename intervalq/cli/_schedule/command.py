@@ -13,13 +13,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from intervalq._show import as_json, escaped, print_table
+from intervalq._watch.reader import tasks_at
 from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
-from intervalq.errors import ScheduleNotFound, UnknownStore
+from intervalq.errors import ScheduleNotFound
 from intervalq.schedules import ScheduleInfo, Schedules
 from intervalq.schedules._times.zone import shown
-from intervalq.store import given_url, sound_url
-from intervalq.tasks import Tasks, TaskSchedules
+from intervalq.tasks import TaskSchedules
 
 R = TypeVar("R")
 Kind: TypeAlias = Schedules | TaskSchedules
@@ -63,7 +63,7 @@ def _on(store: str | None, action: Callable[[Kind], Awaitable[R]]) -> list[R]:
     async def do() -> list[R]:
         async with AsyncExitStack() as stack:
             kinds: list[Kind] = [await stack.enter_async_context(Schedules(store))]
-            if (tasks := _tasks(store)) is not None:
+            if (tasks := tasks_at(store)) is not None:
                 kinds.append((await stack.enter_async_context(tasks)).schedules)
             found, missing = list[R](), None
             for kind in kinds:
@@ -76,17 +76,6 @@ def _on(store: str | None, action: Callable[[Kind], Awaitable[R]]) -> list[R]:
             return found
 
     return anyio.run(do)
-
-
-def _tasks(url: str | None) -> Tasks | None:
-    """The tasks at the same URL; None: that store keeps none."""
-    url = given_url(url)
-    tasks = Tasks(None if url is None else sound_url(url, otherwise="file")[1])
-    try:
-        tasks._here()
-    except UnknownStore:
-        return None
-    return tasks
 
 
 @click.command("list", epilog=examples("intervalq schedule list", "intervalq schedule list --json"))

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from intervalq._show import escaped, seconds
+from intervalq._watch.working import process, report, reported
 from intervalq.tasks import Outcome, QueueStats, Task, UnreadableValue, WorkerSession
-from intervalq.tasks._claim.progress import Report, read
 from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import COUNTED
 
@@ -67,20 +67,6 @@ def checkpoint_of(task: Task) -> Any:  # noqa: ANN401 - any JSON value
         return task.checkpoint
     except UnreadableValue:
         return None
-
-
-def reported(task: Task) -> Report:
-    """What was reported of the work on a task; nothing if it was damaged."""
-    try:
-        return read(task._row.progress, f"task {task.id}")
-    except UnreadableValue:
-        return Report()
-
-
-def report(task: Task) -> str:
-    """How far the work on a task is, and its worker's note; empty: nothing was reported."""
-    done, note, _ = reported(task)
-    return ": ".join(part for part in ("" if done is None else f"{done:.0%}", note) if part)
 
 
 def condition(task: Task, now: float) -> str:
@@ -203,11 +189,6 @@ def holder(session: str, sessions: Mapping[str, WorkerSession]) -> str:
     """The process that holds a claim."""
     known = sessions.get(session)
     return f"session {escaped(session)}" + ("" if known is None else f" ({process(known)})")
-
-
-def process(session: WorkerSession) -> str:
-    """The process of a session."""
-    return f"{escaped(session.host)}:{session.pid}"
 
 
 def moment(at: float) -> str:

@@ -12,14 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from intervalq._show import as_json, console, print_table, seconds
+from intervalq._watch.reader import begun
+from intervalq._watch.working import process, reported
 from intervalq.cli._admin.top import every_option, live_table, shows_once
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.command import none_found, on_tasks, tasks_store_option
-from intervalq.cli._tasks.show import WIDEST, bare_table, fields, process, reported, shown_text
+from intervalq.cli._tasks.show import WIDEST, bare_table, fields, shown_text
 from intervalq.errors import short
 from intervalq.tasks import Task, Tasks, WorkerSession
 from intervalq.tasks._claim.values import queue_name
-from intervalq.tasks.rules import Select
 
 _BAR: Final = 10
 """Characters of a bar."""
@@ -80,12 +81,8 @@ def top(
 
 async def running(handle: Tasks, queue: str | None, limit: int) -> Running:
     """The tasks that have begun, and the sessions, by id."""
-    sessions = {session.id: session for session in await handle.sessions()}
-    found: list[Task] = []
-    for session in sessions:
-        rows = await handle._apply(Select(session=session, limit=limit))
-        some = [Task(row, handle._form) for row in rows if row.begun]
-        found += [task for task in some if queue in {None, task.queue}]
+    found, sessions = await begun(handle, limit)
+    found = [task for task in found if queue in {None, task.queue}]
     found.sort(key=lambda task: (reported(task).done or 0.0, task.queue, task.id))
     return found, sessions
 

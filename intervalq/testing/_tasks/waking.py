@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from intervalq.tasks._session.demand import CHECK
 from intervalq.tasks.rules import SECOND, Beat, Cancel, Change, Command, Delete, End, Modify, Work, Worked
 from intervalq.tasks.store import TaskStore, Waking
+from intervalq.testing._suite import in_portal
 from intervalq.testing._tasks.base import PATIENCE, Names, TaskSuiteBase, claim, insert, put
 
 
@@ -96,154 +97,132 @@ class WakingTaskSuite(TaskSuiteBase):
     tells_cancelled: bool = True
     """A wake-up informs a session at once which of its claims were cancelled. False: a heartbeat does."""
 
-    def test_a_session_is_told_at_once_what_was_cancelled(
-        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
+    @in_portal
+    async def test_a_session_is_told_at_once_what_was_cancelled(
+        self, store: TaskStore, waking: Waking, names: Names
     ) -> None:
         """Only the session that claimed the task, though it isn't idle; also of several tasks at once."""
         if not self.tells_cancelled:
             return
+        queue = names.queue()
+        await put(store, *(insert(queue, n) for n in range(5)))
+        async with self._listeners(store, waking, names, 3) as (one, two, three):
+            first = await claim(store, one.session, queue, limit=3)
+            second = await claim(store, two.session, queue)
+            await claim(store, three.session, queue)
+            await store.apply(Cancel(tuple(row.id for row in (*first[:2], *second))))
+            while len(one.cancelled) < 2 or not two.cancelled:
+                await checkpoint()
+            assert sorted(one.cancelled) == sorted(Delete(row.id, row.version + 1) for row in first[:2])
+            assert two.cancelled == tuple(Delete(row.id, row.version + 1) for row in second)
+            assert three.times == 0
 
-        async def scenario() -> None:
-            queue = names.queue()
-            await put(store, *(insert(queue, n) for n in range(5)))
-            async with self._listeners(store, waking, names, 3) as (one, two, three):
-                first = await claim(store, one.session, queue, limit=3)
-                second = await claim(store, two.session, queue)
-                await claim(store, three.session, queue)
-                await store.apply(Cancel(tuple(row.id for row in (*first[:2], *second))))
-                while len(one.cancelled) < 2 or not two.cancelled:
-                    await checkpoint()
-                assert sorted(one.cancelled) == sorted(Delete(row.id, row.version + 1) for row in first[:2])
-                assert two.cancelled == tuple(Delete(row.id, row.version + 1) for row in second)
-                assert three.times == 0
-
-        portal.call(scenario)
-
-    def test_whatever_makes_a_task_ready_wakes(
-        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
+    @in_portal
+    async def test_whatever_makes_a_task_ready_wakes(
+        self, store: TaskStore, waking: Waking, names: Names
     ) -> None:
         """An insert, a change, the next of a key, a session that ends or lapses."""
-
-        async def scenario() -> None:
-            queue, other = names.queue(), names.queue()
-            worker = await names.begun(store)
-            later = insert(queue, delay=3600 * SECOND)
-            lapsed = await names.begun(store, expiry=1)
-            ended = await names.begun(store)
-            await put(
-                store, insert(queue, key="k"), insert(queue, key="k"), later, insert(other), insert(other)
-            )
-            (held,) = await claim(store, worker, queue)
-            for session in (lapsed, ended):
-                assert len(await claim(store, session, other)) == 1
-            commands = [
-                Modify(inserts=(insert(queue),)),
-                Modify(changes=(Change(later.id, 0, delay=0),)),
-                Work(worker, (Delete(held.id, held.version),)),
-                End(ended),
-                Beat(worker),
-            ]
-            async with self._listeners(store, waking, names, 1) as (listener,):
-                for number, command in enumerate(commands, 1):
-                    await listener.idle(names.queue(), queue, other)
-                    await store.apply(command)
-                    await listener.woken(number)
-                    await claim(store, worker, queue, other, limit=100)
-
-        portal.call(scenario)
+        queue, other = names.queue(), names.queue()
+        worker = await names.begun(store)
+        later = insert(queue, delay=3600 * SECOND)
+        lapsed = await names.begun(store, expiry=1)
+        ended = await names.begun(store)
+        await put(store, insert(queue, key="k"), insert(queue, key="k"), later, insert(other), insert(other))
+        (held,) = await claim(store, worker, queue)
+        for session in (lapsed, ended):
+            assert len(await claim(store, session, other)) == 1
+        commands = [
+            Modify(inserts=(insert(queue),)),
+            Modify(changes=(Change(later.id, 0, delay=0),)),
+            Work(worker, (Delete(held.id, held.version),)),
+            End(ended),
+            Beat(worker),
+        ]
+        async with self._listeners(store, waking, names, 1) as (listener,):
+            for number, command in enumerate(commands, 1):
+                await listener.idle(names.queue(), queue, other)
+                await store.apply(command)
+                await listener.woken(number)
+                await claim(store, worker, queue, other, limit=100)
 
     @pytest.mark.parametrize("kind", ["cancelled", "deleted", "done", "keyed", "dead"])
-    def test_the_end_of_a_batch_wakes(
-        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names, kind: str
+    @in_portal
+    async def test_the_end_of_a_batch_wakes(
+        self, store: TaskStore, waking: Waking, names: Names, kind: str
     ) -> None:
         """However its last task ends."""
         if not self.follows_up:
             return
+        queue, then, worker = names.queue(), names.queue(), await names.begun(store)
+        last = insert(then, awaits=1)
+        part = insert(queue, follow_up=last.id, key="k" if kind == "keyed" else None)
+        await put(store, last, part)
+        ends: Command[Any] = Cancel((part.id,))
+        if kind == "deleted":
+            ends = Modify(deletes=(Delete(part.id, 0),))
+        elif kind != "cancelled":
+            (row,) = await claim(store, worker, queue)
+            dead = Change(part.id, row.version, queue=f"{names.queue()}.dead", attempt=1, error="no")
+            ends = Work(worker, (dead if kind == "dead" else Delete(part.id, row.version),))
+        async with self._listeners(store, waking, names, 1) as (listener,):
+            await listener.idle(then)
+            await store.apply(ends)
+            await listener.woken(1)
+        assert len(await claim(store, worker, then)) == 1
 
-        async def scenario() -> None:
-            queue, then, worker = names.queue(), names.queue(), await names.begun(store)
-            last = insert(then, awaits=1)
-            part = insert(queue, follow_up=last.id, key="k" if kind == "keyed" else None)
-            await put(store, last, part)
-            ends: Command[Any] = Cancel((part.id,))
-            if kind == "deleted":
-                ends = Modify(deletes=(Delete(part.id, 0),))
-            elif kind != "cancelled":
-                (row,) = await claim(store, worker, queue)
-                dead = Change(part.id, row.version, queue=f"{names.queue()}.dead", attempt=1, error="no")
-                ends = Work(worker, (dead if kind == "dead" else Delete(part.id, row.version),))
-            async with self._listeners(store, waking, names, 1) as (listener,):
-                await listener.idle(then)
-                await store.apply(ends)
-                await listener.woken(1)
-            assert len(await claim(store, worker, then)) == 1
-
-        portal.call(scenario)
-
-    def test_what_becomes_ready_before_an_idle_session_looks_wakes(
-        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
+    @in_portal
+    async def test_what_becomes_ready_before_an_idle_session_looks_wakes(
+        self, store: TaskStore, waking: Waking, names: Names
     ) -> None:
         """Tasks for a time before sessions poll again: without a wake-up they would be late."""
+        queue, soon = names.queue(), round((CHECK - 0.5) * SECOND)
+        later = insert(queue, delay=3600 * SECOND)
+        await put(store, later)
+        commands = [
+            Modify(inserts=(insert(queue, delay=soon),)),
+            Modify(inserts=(insert(queue, key="k", delay=soon),)),
+            Modify(changes=(Change(later.id, 0, delay=soon),)),
+        ]
+        async with self._listeners(store, waking, names, 1) as (listener,):
+            for number, command in enumerate(commands, 1):
+                await listener.idle(queue)
+                await store.apply(command)
+                await listener.woken(number)
 
-        async def scenario() -> None:
-            queue, soon = names.queue(), round((CHECK - 0.5) * SECOND)
-            later = insert(queue, delay=3600 * SECOND)
-            await put(store, later)
-            commands = [
-                Modify(inserts=(insert(queue, delay=soon),)),
-                Modify(inserts=(insert(queue, key="k", delay=soon),)),
-                Modify(changes=(Change(later.id, 0, delay=soon),)),
-            ]
-            async with self._listeners(store, waking, names, 1) as (listener,):
-                for number, command in enumerate(commands, 1):
-                    await listener.idle(queue)
-                    await store.apply(command)
-                    await listener.woken(number)
-
-        portal.call(scenario)
-
-    def test_one_insert_wakes_one(
-        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
-    ) -> None:
+    @in_portal
+    async def test_one_insert_wakes_one(self, store: TaskStore, waking: Waking, names: Names) -> None:
         """Only one of two is woken, and the next insert wakes the other."""
+        queue, mark = names.queue(), names.queue()
+        async with self._listeners(store, waking, names, 2) as listeners:
+            for listener in listeners:
+                await listener.idle(queue)
+            await put(store, insert(queue))
+            first = await first_of(*listeners)
+            (second,) = [listener for listener in listeners if listener is not first]
+            assert len(await claim(store, first.session, queue)) == 1
+            await second.idle(mark)
+            assert second.times == 0, "both were woken"
+            await put(store, insert(mark))
+            await second.woken(1)
+            assert [first.times, second.times] == [1, 1]
+            await claim(store, first.session, mark)
+            await second.idle(queue)
+            await put(store, insert(queue))
+            await second.woken(2)
+            assert [first.times, second.times] == [1, 2]
 
-        async def scenario() -> None:
-            queue, mark = names.queue(), names.queue()
-            async with self._listeners(store, waking, names, 2) as listeners:
-                for listener in listeners:
-                    await listener.idle(queue)
-                await put(store, insert(queue))
-                first = await first_of(*listeners)
-                (second,) = [listener for listener in listeners if listener is not first]
-                assert len(await claim(store, first.session, queue)) == 1
-                await second.idle(mark)
-                assert second.times == 0, "both were woken"
-                await put(store, insert(mark))
-                await second.woken(1)
-                assert [first.times, second.times] == [1, 1]
-                await claim(store, first.session, mark)
-                await second.idle(queue)
-                await put(store, insert(queue))
-                await second.woken(2)
-                assert [first.times, second.times] == [1, 2]
-
-        portal.call(scenario)
-
-    def test_a_woken_one_that_finds_nothing_waits_again(
-        self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names
+    @in_portal
+    async def test_a_woken_one_that_finds_nothing_waits_again(
+        self, store: TaskStore, waking: Waking, names: Names
     ) -> None:
         """A session that another one was faster than becomes idle again, and is woken again."""
-
-        async def scenario() -> None:
-            queue, faster = names.queue(), await names.begun(store)
-            async with self._listeners(store, waking, names, 1) as (listener,):
-                for times in (1, 2, 3):
-                    await listener.idle(queue)
-                    await put(store, insert(queue))
-                    await listener.woken(times)
-                    assert len(await claim(store, faster, queue)) == 1
-
-        portal.call(scenario)
+        queue, faster = names.queue(), await names.begun(store)
+        async with self._listeners(store, waking, names, 1) as (listener,):
+            for times in (1, 2, 3):
+                await listener.idle(queue)
+                await put(store, insert(queue))
+                await listener.woken(times)
+                assert len(await claim(store, faster, queue)) == 1
 
     def test_only_who_is_idle_is_woken(
         self, portal: BlockingPortal, store: TaskStore, waking: Waking, names: Names

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from intervalq.ledger.rules import Command
 from intervalq.store import PairStep, Step, Swapped, swapped, wall_clock
 from intervalq_stores._files.worker_thread import Job
+
+if TYPE_CHECKING:  # queues need no ledgers
+    from intervalq.ledger.rules import Command
 
 
 class StepJob(Job):

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import logging
 import os
-import platform
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -214,7 +214,7 @@ class SharedFile:
 
     def _succeed(self, descriptor: int) -> None:
         """Clean up after the last holder, in case it died while writing, and record this process instead."""
-        mine = f"{os.getpid()} {platform.node()}\n".encode("ascii", "replace").ljust(80)[:200]
+        mine = f"{os.getpid()} {socket.gethostname()}\n".encode("ascii", "replace").ljust(80)[:200]
         with contextlib.suppress(OSError):  # a leftover file and a missing record do no harm
             last = os.read(descriptor, 200)
             if last != mine:

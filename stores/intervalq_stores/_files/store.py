@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hash
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import anyio
 from anyio import to_thread
 
-from intervalq import keyed, rules
+from intervalq import rules
 from intervalq.errors import InvalidOption, StoreError, StoreTimeout, StoreUnavailable
-from intervalq.keyed import Common, KeyedAnswer
 from intervalq.rules import Answer, Command, State
 from intervalq.store import (
     DocumentStore,
@@ -25,12 +24,16 @@ from intervalq.store import (
     StoredSchedules,
     Swapped,
     T,
+    keyed_step,
     stopwatch,
     wall_clock,
 )
 from intervalq_stores._files.jobs import PairJob, StepJob, SwapJob
 from intervalq_stores._files.locked_file import SharedFile
 from intervalq_stores._files.worker_thread import Job, WorkerThread
+
+if TYPE_CHECKING:  # few queues have keys under one rate
+    from intervalq.keyed import Common, KeyedAnswer
 
 _POLL: Final = 0.05
 """Seconds between two checks of the file by a shard that waits for the end of a hold."""
@@ -112,13 +115,7 @@ class FileStore(ThreadedFile, DocumentStore):
         self, queue: str, command: Command, known: Common, now: int | None = None
     ) -> KeyedAnswer:
         """See `Pairing.apply_keyed`, and `apply`."""
-
-        def step(
-            state: State | None, common: State | None, at: int
-        ) -> tuple[State | None, State | None, KeyedAnswer]:
-            return keyed.apply_keyed(state, common, command, known, at)
-
-        job = PairJob(queue, known.record, step, now)
+        job = PairJob(queue, known.record, keyed_step(command, known), now)
         sent = stopwatch()
         made = cast("KeyedAnswer", await self._ask(job))
         return made._replace(answer=replace(made.answer, trip=(sent, job.finished_at)))

@@ -249,6 +249,7 @@ local function usable(state, command, now)
       alive = state.running[ticket] and ticket <= state.current and ends <= state.current_due
     else
       alive = state.revoked_through < ticket and ticket <= state.ticket
+        or state.limits and state.limits.was_moved(state, command, slot)
     end
     if alive then slots[#slots + 1] = slot end
   end
@@ -287,8 +288,10 @@ local function use(state, command, answer, now)
     end
   end
   local earliest, kept = clock_of(state, now) - tolerance(state) - credit(state), {}
+  -- One that came sooner can only be granted late.
+  local least = (answer.at_once == 1 or held_since) and 0 or state.revoked_through + 1
   for _, slot in ipairs(slots) do
-    if slot[2] >= earliest then
+    if slot[2] >= earliest and slot[1] >= least then
       kept[slot[1]] = true
       if held_since or not state.held_since then
         answer.granted[#answer.granted + 1] = slot[1]
@@ -374,8 +377,7 @@ end
 -- Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. Returns whether that was done.
 local function sooner(state, command, answer, now)
   local slot, clock, limits = command.slots[1], clock_of(state, now), state.limits
-  if #command.slots ~= 1 or command.take > 0 or command.reach < 0 or command.apart then return false end
-  if not limits or state.auto or state.held_since or state.max_running > 0 then return false end
+  if #command.slots ~= 1 or command.take > 0 or not limits or not limits.may_move(state, command) then return false end
   if not are_too_far(state, command, command.slots, now) then return false end
   if slot[1] > state.ticket or slot[1] ~= math.max(state.current, state.revoked_through) + 1 then return false end
   local due, at_once = limits.sooner(state, slot, command.notice, clock, clock + command.ahead)

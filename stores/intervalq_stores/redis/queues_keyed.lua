@@ -120,6 +120,7 @@ local function for_one_turn(state, common, command, known, now)
   end
   for _, slot in ipairs(valid) do left[#left + 1] = slot end
   command.slots = left
+  if #valid == 0 then command['until'] = nil end
   command.reach = #valid > 0 and NEVER
     or math.min(command.reach, math.max(0, command.notice - math.min(agreed, step)))
 end

@@ -457,6 +457,18 @@ local function new_limits()
     end
   end
 
+  -- Whether slots of the sender may come sooner: not those of keys.
+  function limits.may_move(state, command)
+    if state.auto or state.held_since or state.max_running > 0 then return false end
+    return command.reach >= 0 and not command.apart
+  end
+
+  -- Whether this is the last granted slot, also after it came sooner.
+  function limits.was_moved(state, command, slot)
+    local ends = slot[2] + ((slot[3] or 1) - 1) * state.interval
+    return slot[1] == state.current and ends == state.current_due and limits.may_move(state, command)
+  end
+
   -- Move the next ticket to be granted to the soonest slot before its own in which the windows have room, and return
   -- that and whether nothing delayed it. Nothing is changed if it would be later than `last`, or not sooner.
   function limits.sooner(state, slot, notice, clock, last)

@@ -9,7 +9,7 @@ declare
     r intervalq.queues := a.state;
     is_held constant boolean := r.held_since is not null;
     listed constant jsonb := command -> 'slots';
-    slots constant jsonb := case when known then intervalq._usable(r, listed, now) else '[]' end;
+    slots constant jsonb := case when known then intervalq._usable(r, command, now) else '[]' end;
     due bigint := slots -> 0 ->> 1;
     notice constant bigint := command ->> 'notice';
     overdue bigint;
@@ -17,6 +17,7 @@ declare
     t bigint;
     cost bigint;
     kept bigint[] := '{}';
+    least bigint := 0;
 begin
     if is_held and slots = '[]' then
         return a;
@@ -41,10 +42,13 @@ begin
         end if;
     end if;
     earliest := intervalq._clock(r, now) - intervalq._tolerance(r) - intervalq._credit(r);
+    if not is_held and not a.at_once then
+        least := r.revoked_through + 1;  -- one that came sooner can only be granted late
+    end if;
     for i in 0 .. jsonb_array_length(slots) - 1 loop
         due := slots -> i ->> 1;
-        continue when due < earliest;
         t := slots -> i ->> 0;
+        continue when due < earliest or t < least;
         kept := kept || t;
         if is_held or r.held_since is null then  -- each may be the last one that the limit allows
             cost := slots -> i ->> 2;
@@ -183,8 +187,7 @@ create or replace function intervalq._may_come_sooner(r intervalq.queues, slot j
 returns boolean
 language sql immutable
 return coalesce(
-    r.limits is not null and r.auto is null and r.held_since is null and r.max_running = 0
-    and (command ->> 'reach')::bigint >= 0 and not command ? 'apart'  -- not of a key under a common rate
+    intervalq._may_move(r, command)
     and (slot ->> 0)::bigint = greatest(r.current, r.revoked_through) + 1 and (slot ->> 0)::bigint <= r.ticket
     and (slot ->> 1)::bigint > intervalq._clock(r, now) + (command ->> 'ahead')::bigint,
     false

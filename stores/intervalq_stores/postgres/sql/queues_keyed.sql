@@ -135,7 +135,7 @@ begin
         from jsonb_array_elements(command -> 'slots') with ordinality as e (value, n)
         where (e.value ->> 0)::bigint <= revoked_through;
     end if;
-    return command || jsonb_build_object(
+    return case when valid = '[]' then command - 'until' else command end || jsonb_build_object(
         'slots', left_out || valid,
         'reach', case
             when valid <> '[]' then -1

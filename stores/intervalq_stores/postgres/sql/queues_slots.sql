@@ -163,25 +163,39 @@ return (
 );
 
 
--- intervalq._usable: those of the slots that are alive and can be granted now.
-create or replace function intervalq._usable(r intervalq.queues, slots jsonb, now bigint) returns jsonb
+-- intervalq._may_move: whether slots of the sender may come sooner: not those of keys under a common rate.
+create or replace function intervalq._may_move(r intervalq.queues, command jsonb) returns boolean
+language sql immutable
+return r.limits is not null and r.auto is null and r.held_since is null and r.max_running = 0
+    and (command ->> 'reach')::bigint >= 0 and not command ? 'apart';
+
+
+-- intervalq._usable: those of the listed slots that are alive and can be granted now. One is the last granted slot, also
+-- after it came sooner.
+create or replace function intervalq._usable(r intervalq.queues, command jsonb, now bigint) returns jsonb
 language plpgsql immutable
 as $$
 declare
     is_held constant boolean := r.held_since is not null;
+    slots jsonb := command -> 'slots';
     alive bigint[] := '{}';
     t bigint;
+    ends numeric;
 begin
     if is_held and r.held_until > now then
         return '[]';
     end if;
     for i in 0 .. jsonb_array_length(slots) - 1 loop
         t := slots -> i ->> 0;
+        if not is_held and t > r.revoked_through and t <= r.ticket then
+            alive := alive || t;
+            continue;
+        end if;
+        ends := (slots -> i ->> 1)::bigint + (coalesce((slots -> i ->> 2)::numeric, 1) - 1) * r.interval;
         -- While max_running alone holds the queue, slots that have a lease already are granted again.
-        if not is_held and t > r.revoked_through and t <= r.ticket
-            or is_held and t <= r.current and t = any (r.running)
-                and (slots -> i ->> 1)::bigint + (coalesce((slots -> i ->> 2)::numeric, 1) - 1) * r.interval
-                    <= r.current_due then
+        if not is_held and t = r.current and ends = r.current_due and intervalq._may_move(r, command)
+            or is_held and t <= r.current and t = any (r.running) and ends <= r.current_due
+        then
             alive := alive || t;
         end if;
     end loop;

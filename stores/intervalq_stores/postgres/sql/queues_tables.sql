@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 11 then
-            raise exception 'schema intervalq is newer than this file, which makes version 11'
+        if (select max(v.number) from intervalq.version v) > 12 then
+            raise exception 'schema intervalq is newer than this file, which makes version 12'
                 using errcode = 'IQ002';
         end if;
     end if;
@@ -108,6 +108,7 @@ alter table if exists intervalq.queues
     add column if not exists stepped bigint,
     add column if not exists auto bigint[];
 drop function if exists intervalq.apply(text, jsonb, bigint);
+drop function if exists intervalq._usable(intervalq.queues, jsonb, bigint);
 drop function if exists intervalq._shown(intervalq.queues);
 drop function if exists intervalq._leases(bigint[], bigint[]);
 drop function if exists intervalq._set_back_for(intervalq.queues, jsonb, bigint, bigint);

@@ -1,0 +1,67 @@
+"""How fast queues start jobs, from one look to the next: whoever looks keeps this, and the store nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from intervalq import QueueState
+from intervalq._watch.words import possible
+
+_LOOKS: Final = 120
+"""How many looks are kept."""
+
+_SPAN: Final = 10.0
+"""Seconds over which the present rate is taken, at least; and at least this many intervals."""
+
+
+class Point(NamedTuple):
+    """What happened between two looks."""
+
+    at: float
+    """When the second one was, in seconds since 1970 on the store's clock."""
+    reached: float
+    """Starts a second."""
+    possible: float | None
+    """What the pace and the limits of starts allow; 0 while the queue is held, None: any number."""
+
+
+class Rates:
+    """The rates of queues over their last looks."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, deque[QueueState]] = {}
+
+    def take(self, states: Iterable[QueueState]) -> None:
+        """Take in a look at all queues; those that are no longer there are forgotten."""
+        known = {}
+        for state in states:
+            looks = self._looks.get(state.name) or deque(maxlen=_LOOKS)
+            if looks and (looks[-1].generation != state.generation or looks[-1].current > state.current):
+                looks.clear()  # the record was created again, or an earlier one was restored
+            if not looks or looks[-1].now < state.now:
+                looks.append(state)
+            known[state.name] = looks
+        self._looks = known
+
+    def points(self, name: str) -> list[Point]:
+        """The rates of a queue, oldest first."""
+        looks = [*self._looks.get(name, ())]
+        return [
+            Point(after.now, (after.current - before.current) / (after.now - before.now), possible(after))
+            for before, after in pairwise(looks)
+        ]
+
+    def now(self, name: str) -> float | None:
+        """Starts a second in the last seconds; None: there was only one look."""
+        looks = self._looks.get(name)
+        if looks is None or len(looks) < 2:
+            return None
+        last = looks[-1]
+        span = max(_SPAN, _SPAN * last.interval if last.has_pace else 0)
+        first = next(look for look in looks if look.now >= last.now - span)
+        if first is last:
+            first = looks[-2]
+        return (last.current - first.current) / (last.now - first.now)

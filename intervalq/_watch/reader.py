@@ -1,0 +1,189 @@
+"""Reads what a store has now: queues, tasks by state, schedules, worker processes and what they work on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final, NamedTuple, Self
+
+from intervalq import IntervalQueue, QueueNotFound, QueueState
+from intervalq._queue.control import each_of
+from intervalq.errors import ScheduleNotFound, UnknownStore, UnsupportedOperation
+from intervalq.schedules import ScheduleInfo, Schedules
+from intervalq.store import Store, given_url, open_store, sound_url
+from intervalq.tasks import QueueStats, Task, Tasks, TaskSchedules, WorkerSession
+from intervalq.tasks.rules import Select
+
+MAX_RECORDS: Final = 1_000
+"""How many queues and keys those who look again and again read."""
+
+_MAX_TASKS: Final = 100
+"""How many tasks of each worker process are read."""
+
+
+class Looked(NamedTuple):
+    """The queues of a store, or one of them, with their keys behind them."""
+
+    states: list[QueueState]
+    left_out: int
+    """How many keys were not read."""
+
+
+async def inspect_all(store: Store, name: str | None = None, most: int | None = None) -> Looked:
+    """The states of all queues of a store, or of one, and of their keys; keys that wait come first.
+
+    Args:
+        store: where they are.
+        name: a queue; None: all.
+        most: how many records to read, queues before keys; None: all.
+
+    Raises:
+        QueueNotFound: there is neither the queue of that name nor any of its keys.
+        StoreError: the store can't be read.
+    """
+    found = list[QueueState]()
+
+    async def look(queue: IntervalQueue) -> None:
+        with suppress(QueueNotFound):  # dropped in the meantime
+            found.append(await queue.inspect())
+
+    records = [each for each in await store.names() if name in {None, each, each.partition(":")[0]}]
+    records.sort(key=lambda each: ":" in each)
+    await each_of([_handle(each, store) for each in records[:most]], look)
+    if name is not None and not found:
+        raise QueueNotFound(name, store.url)
+    return Looked(sorted(found, key=_place), 0 if most is None else max(0, len(records) - most))
+
+
+def _place(state: QueueState) -> tuple[str, bool, int, str]:
+    """Sorts queues by their names, and puts the keys of each behind it, those that wait first."""
+    queue, is_key, key = state.name.partition(":")
+    return queue, bool(is_key), -state.outstanding if is_key else 0, key
+
+
+def _handle(record: str, store: Store) -> IntervalQueue:
+    """The handle for a record."""
+    name, colon, key = record.partition(":")
+    queue = IntervalQueue(name, store=store)
+    return queue._keyed(key) if colon else queue
+
+
+async def begun(
+    tasks: Tasks, limit: int, *, values: bool = True
+) -> tuple[list[Task], dict[str, WorkerSession]]:
+    """The tasks that are being worked on, at most `limit` of each process, and the sessions by id."""
+    sessions = {session.id: session for session in await tasks.sessions()}
+    found: list[Task] = []
+    for session in sessions:
+        rows = await tasks._apply(Select(session=session, limit=limit, values=values))
+        found += [Task(row, tasks._form) for row in rows if row.begun]
+    return found, sessions
+
+
+class Reader:
+    """The queues, tasks and schedules of a store, for those who look at them again and again."""
+
+    def __init__(self, queues: Store | None, tasks: Tasks | None) -> None:
+        self.queues, self.tasks = queues, tasks
+
+    @classmethod
+    def opened(cls, url: str | None) -> Self:
+        """A reader of the stores at a URL or path; None: where each kind is by default.
+
+        Raises:
+            InvalidOption, UnknownStore, MissingExtra, StoreError: as for `open_store`.
+        """
+        return cls(open_store(url), tasks_at(url))
+
+    async def look(self, name: str | None = None) -> Looked:
+        """The queues, or one of them, with their keys: see `inspect_all`."""
+        return await inspect_all(self._queues(), name, MAX_RECORDS)
+
+    async def counts(self) -> list[QueueStats]:
+        """The queues of tasks, with their numbers of tasks by state.
+
+        Raises:
+            UnsupportedOperation: there is no store of tasks.
+            StoreError: it can't be read; so for the others.
+        """
+        return await self._tasks().queues()
+
+    async def workers(self) -> list[tuple[WorkerSession, list[Task]]]:
+        """The worker processes, and what they work on, at most 100 tasks of each.
+
+        Raises:
+            UnsupportedOperation: there is no store of tasks, or only workers know what they work on.
+        """
+        tasks, sessions = await begun(self._tasks(), _MAX_TASKS, values=False)
+        return [(each, [task for task in tasks if task.claimant == each.id]) for each in sessions.values()]
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        """Schedules of functions, and durable ones.
+
+        Raises:
+            UnsupportedOperation: the store keeps neither.
+            InvalidOption, MissingExtra: a time zone isn't known here, or there is no parser for `cron`.
+        """
+        return sorted([info for kind in self._kinds() for info in await kind.inspect_all()])
+
+    async def pause(self, name: str, *, resume: bool = False) -> None:
+        """Pause or resume a queue, or that of a key (`name:key`), for everybody.
+
+        Raises:
+            QueueNotFound: there is none.
+            StoreError: the store can't be reached.
+        """
+        name, colon, key = name.partition(":")
+        queue = IntervalQueue(name, store=self._queues())
+        queue = queue[key] if colon else queue
+        await (queue.resume() if resume else queue.pause())
+
+    async def change_schedule(self, info: ScheduleInfo, change: str) -> None:
+        """Do `pause`, `resume` or `fire` with a schedule.
+
+        Raises:
+            ScheduleNotFound: there is none.
+            StoreError: the store can't be reached.
+        """
+        for kind in self._kinds():
+            if isinstance(kind, TaskSchedules) == (info.queue is not None):
+                await getattr(kind, change)(info.name)
+                return
+        raise ScheduleNotFound(info.name, self._queues().url)
+
+    async def aclose(self) -> None:
+        """Close what `opened` opened."""
+        if self.tasks is not None:
+            await self.tasks.aclose()
+        if self.queues is not None:
+            await self.queues.aclose()
+
+    def _kinds(self) -> list[Schedules | TaskSchedules]:
+        kinds: list[Schedules | TaskSchedules] = []
+        with suppress(UnsupportedOperation):
+            kinds.append(Schedules(self._queues()))
+        if self.tasks is not None:
+            kinds.append(self.tasks.schedules)
+        if not kinds:
+            raise UnsupportedOperation(self._queues().url, "this store keeps no schedules")
+        return kinds
+
+    def _queues(self) -> Store:
+        if self.queues is None:
+            raise UnsupportedOperation("the store", "it has no queues")
+        return self.queues
+
+    def _tasks(self) -> Tasks:
+        if self.tasks is None:
+            raise UnsupportedOperation(self._queues().url, "this store keeps no tasks")
+        return self.tasks
+
+
+def tasks_at(url: str | None) -> Tasks | None:
+    """The tasks at the URL of queues and schedules; None: that store keeps none."""
+    url = given_url(url)
+    tasks = Tasks(None if url is None else sound_url(url, otherwise="file")[1])
+    try:
+        tasks._here()
+    except UnknownStore:
+        return None
+    return tasks

@@ -1,0 +1,122 @@
+"""What `top` and the page of a service list: queues, tasks, schedules and workers as rows. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from intervalq import QueueState
+from intervalq._show import escaped, seconds
+from intervalq._watch.rates import Point, Rates
+from intervalq._watch.reader import Looked
+from intervalq._watch.words import MAX_KEYS, condition, counted, facts, folded, possible, rate
+from intervalq._watch.working import process, report
+from intervalq.schedules import ScheduleInfo
+from intervalq.tasks import QueueStats, Task, WorkerSession
+
+QUEUES: Final = ("queue", "state", "reached", "possible", "waiting", "running", "left")
+TASKS: Final = ("queue", "tasks", "ready", "claimed", "future", "behind a key", "most claims")
+SCHEDULES: Final = ("schedule", "state", "next", "last", "occurs", "does")
+WORKERS: Final = ("process", "tasks", "last heartbeat", "started", "working on")
+NUMBERS: Final = {"reached", "possible", "waiting", "running", *TASKS[1:]}
+"""Columns that are aligned at the right."""
+
+_NAMED: Final = 3
+
+
+class Row(NamedTuple):
+    """A line of a view."""
+
+    key: str
+    """Which differs from those of the other rows."""
+    cells: tuple[str, ...]
+    facts: Sequence[tuple[str, str]] = ()
+    """What else is known, as names and values."""
+    subject: QueueState | ScheduleInfo | None = None
+    """What can be paused."""
+    points: Sequence[Point] = ()
+    """The rates of a queue, oldest first."""
+
+
+def queue_rows(looked: Looked, rates: Rates) -> list[Row]:
+    """Queues, each with up to 20 of its keys."""
+    rows = []
+    for state, more in folded(looked.states, MAX_KEYS):
+        left = ", ".join(f"{each.left} of {escaped(each.limit)}" for each in state.limits)
+        running = "-" if state.running is None else f"{state.running}/{state.max_running}"
+        cells = (
+            escaped(state.name), condition(state), rate(rates.now(state.name)), rate(possible(state)),
+            str(state.outstanding), running, left or "-",
+        )  # fmt: skip
+        rows.append(Row(state.name, cells, facts(state), state, rates.points(state.name)))
+        if more:
+            waiting = str(sum(key.outstanding for key in more))
+            name = state.name.partition(":")[0]
+            rows.append(
+                Row(f"{name}:", (f"{escaped(name)}: {counted(more)} more", "", "", "", waiting, "", ""))
+            )
+    if looked.left_out:
+        rows.append(Row(":", (f"{looked.left_out} keys weren't read", *[""] * (len(QUEUES) - 1))))
+    return rows
+
+
+def task_rows(counts: Iterable[QueueStats]) -> list[Row]:
+    """Queues of tasks, by name."""
+    return [
+        Row(
+            each.name,
+            (
+                escaped(each.name),
+                *(
+                    f"{'' if each.exact else '~'}{number:,}"
+                    for number in (each.size, each.ready, each.claimed, each.future, each.inbox)
+                ),
+                str(each.most_claims),
+            ),
+        )
+        for each in counts
+    ]
+
+
+def schedule_rows(schedules: Iterable[ScheduleInfo]) -> list[Row]:
+    """Schedules, by name."""
+    rows = []
+    for info in schedules:
+        state = "paused" if info.paused else "running" if info.running else "waiting"
+        does = "calls a function" if info.queue is None else f"inserts into {escaped(info.queue)}"
+        following = moment(info.upcoming[0] if info.upcoming else None)
+        cells = (escaped(info.name), state, following, moment(info.last), escaped(info.plan), does)
+        more = [("host", escaped(info.host))] if info.host is not None else []
+        rows.append(
+            Row(f"{info.name}:{info.queue}", cells, [*zip(SCHEDULES, cells, strict=True), *more], info)
+        )
+    return rows
+
+
+def worker_rows(workers: Iterable[tuple[WorkerSession, list[Task]]], now: float) -> list[Row]:
+    """Worker processes, and what they work on. `now`: by the clock of this machine."""
+    rows = []
+    for session, tasks in workers:
+        works = []
+        for task in tasks:
+            said = report(task)
+            works.append(
+                f"{escaped(task.queue)} {escaped(task.id)}{f' ({escaped(said, 60)})' if said else ''}"
+            )
+        cells = (
+            process(session),
+            str(len(tasks)),
+            f"{seconds(max(0.0, now - session.beaten))} ago",
+            f"{seconds(max(0.0, now - session.started))} ago",
+            ", ".join(escaped(task.queue) for task in tasks[:_NAMED]) or "-",
+        )
+        rows.append(
+            Row(session.id, cells, [("session", session.id), *(("works on", work) for work in works)])
+        )
+    return rows
+
+
+def moment(time: datetime | None) -> str:
+    """A time, in its zone."""
+    return "never" if time is None else f"{time:%a} {time.isoformat(sep=' ', timespec='seconds')}"

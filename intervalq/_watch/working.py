@@ -1,0 +1,26 @@
+"""Worker processes and what they report of their tasks, in words."""
+
+from __future__ import annotations
+
+from intervalq._show import escaped
+from intervalq.tasks import Task, UnreadableValue, WorkerSession
+from intervalq.tasks._claim.progress import Report, read
+
+
+def reported(task: Task) -> Report:
+    """What was reported of the work on a task; nothing if it was damaged."""
+    try:
+        return read(task._row.progress, f"task {task.id}")
+    except UnreadableValue:
+        return Report()
+
+
+def report(task: Task) -> str:
+    """How far the work on a task is, and its worker's note; empty: nothing was reported."""
+    done, note, _ = reported(task)
+    return ": ".join(part for part in ("" if done is None else f"{done:.0%}", note) if part)
+
+
+def process(session: WorkerSession) -> str:
+    """The process of a session."""
+    return f"{escaped(session.host)}:{session.pid}"

@@ -1,0 +1,1 @@
+"""`intervalq top` on a terminal with a keyboard."""

@@ -1,0 +1,159 @@
+"use strict";
+// Shows /v1/overview every two seconds, but not while the page is hidden. Everything from the store is set as text.
+
+const EVERY = 2000;
+const NUMBERS = new Set(["tasks", "ready", "claimed", "future", "behind a key", "most claims"]);
+const byId = (id) => document.getElementById(id);
+const token = { get: () => sessionStorage.getItem("token"), set: (text) => sessionStorage.setItem("token", text) };
+const queues = new Map();
+let last = null, timer = 0, asking = false;
+
+function made(tag, text, kind) {
+  const element = document.createElement(tag);
+  if (text !== undefined) element.textContent = text;
+  if (kind) element.className = kind;
+  return element;
+}
+
+function request(path, options = {}) {
+  const headers = { ...options.headers };
+  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  return fetch(path, { ...options, headers, cache: "no-store" });
+}
+
+async function look() {
+  clearTimeout(timer);
+  if (document.hidden || asking) return;
+  asking = true;
+  try {
+    const answer = await request("v1/overview");
+    byId("who").hidden = answer.status !== 401;
+    if (answer.status === 401) return say(token.get() ? "This token isn't known." : "This service needs a token.", "bad");
+    const found = await answer.json();
+    if (!answer.ok) return say(found.detail, "bad");
+    for (const name of ["queues", "tasks", "schedules", "workers"]) show(name, found[name]);
+    last = new Date();
+    say(`as of ${last.toLocaleTimeString()}`, "dim");
+  } catch (error) {
+    say(`The service can't be reached${last ? `; this is as of ${last.toLocaleTimeString()}` : ""}.`, "bad");
+  } finally {
+    asking = false;
+    timer = setTimeout(look, EVERY);
+  }
+}
+
+function say(text, kind) {
+  byId("about").textContent = text;
+  byId("about").className = kind;
+  byId("about").role = kind === "bad" ? "alert" : null; // the time of each look isn't read out
+}
+
+function show(name, part) {
+  const section = byId(name), body = section.querySelector(".body");
+  section.hidden = part === undefined;
+  if (part === undefined) return;
+  if (part.trouble !== undefined) return body.replaceChildren(made("p", part.trouble, "bad"));
+  if (!part.rows.length) return body.replaceChildren(made("p", "none", "dim"));
+  if (name === "queues") return showQueues(body, part.rows);
+  const kind = (column) => (NUMBERS.has(column) ? "n" : "");
+  if (!body.querySelector("table")) body.replaceChildren(table(part.columns, kind)); // it stays, and its scroll bar
+  body.querySelector("tbody").replaceChildren(...lines(part, kind));
+}
+
+function table(columns, kind) {
+  const wide = made("div", undefined, "wide"), whole = made("table"), top = made("thead"), head = made("tr");
+  head.append(...columns.map((column) => made("th", column, kind(column))));
+  top.append(head);
+  whole.append(top, made("tbody"));
+  wide.append(whole);
+  return wide;
+}
+
+function lines({ columns, rows }, kind) {
+  return rows.map((row) => {
+    const line = made("tr");
+    line.append(...row.cells.map((cell, place) => made("td", cell, kind(columns[place]))));
+    return line;
+  });
+}
+
+// What a reader has opened stays open, so the elements of queues are kept.
+function showQueues(body, rows) {
+  const keys = new Set(rows.map((row) => row.key));
+  for (const key of queues.keys()) if (!keys.has(key)) queues.delete(key);
+  const elements = rows.map((row) => {
+    if (!queues.has(row.key)) {
+      queues.set(row.key, made("details", undefined, row.key.includes(":") ? "queue key" : "queue"));
+      queues.get(row.key).open = location.hash === `#${encodeURIComponent(row.key)}`;
+    }
+    fill(queues.get(row.key), row);
+    return queues.get(row.key);
+  });
+  if (elements.some((element, place) => body.children[place] !== element) || body.children.length !== elements.length)
+    body.replaceChildren(...elements);
+}
+
+function fill(element, row) {
+  const [name, state, reached, possible, waiting] = row.cells;
+  if (!element.firstChild) element.append(made("summary"), made("div", undefined, "open"));
+  const [summary, open] = element.children;
+  summary.replaceChildren(made("b", name), made("span", state, row.held ? "bad" : ""),
+    made("span", reached ? `${reached} of ${possible}` : ""), made("span", `${waiting} waiting`, "dim"));
+  const facts = made("dl");
+  facts.append(...row.facts.flatMap(([what, value]) => [made("dt", what), made("dd", value)]));
+  const parts = row.points.length > 1 ? [chart(row.points), made("p", "starts a second; dashed: possible", "dim")] : [];
+  const focused = open.querySelector("button") === document.activeElement;
+  open.replaceChildren(...parts, facts, ...(row.may_change ? [button(row)] : []));
+  if (focused) open.querySelector("button")?.focus();
+}
+
+function chart(points) {
+  const svg = (tag) => document.createElementNS("http://www.w3.org/2000/svg", tag);
+  const whole = svg("svg"), from = points[0][0], span = points.at(-1)[0] - from || 1;
+  const highest = Math.max(...points.flatMap((point) => [point[1], point[2] ?? 0])) * 1.1 || 1;
+  whole.setAttribute("class", "chart");
+  whole.setAttribute("viewBox", "0 0 100 100");
+  whole.setAttribute("preserveAspectRatio", "none");
+  whole.setAttribute("role", "img");
+  whole.setAttribute("aria-label", `starts a second: ${points.at(-1)[1].toFixed(2)} in the last look`);
+  [["possible", 2], ["reached", 1]].forEach(([kind, place]) => {
+    const path = svg("path");
+    let drawn = false;
+    const steps = points.map((point) => {
+      if (point[place] === null) return (drawn = false), "";
+      const at = `${(100 * (point[0] - from)) / span} ${100 - (100 * point[place]) / highest}`;
+      const step = `${drawn ? "L" : "M"}${at}`;
+      drawn = true;
+      return step;
+    });
+    path.setAttribute("d", steps.join(""));
+    path.setAttribute("class", kind);
+    whole.append(path);
+  });
+  return whole;
+}
+
+function button(row) {
+  const verb = row.held ? "Resume" : "Pause", one = made("button", verb);
+  one.addEventListener("click", async () => {
+    if (!confirm(`${verb} ${row.cells[0]}, for all processes?`)) return;
+    const [name, ...key] = row.key.split(":");
+    const answer = await request(`v1/queues/${encodeURIComponent(name)}/${row.held ? "resume" : "hold"}`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(key.length ? { key: key.join(":") } : {}),
+    }).catch(() => null);
+    if (answer && !answer.ok) alert((await answer.json()).detail);
+    look();
+  });
+  return one;
+}
+
+byId("who").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token.set(byId("token").value.trim());
+  byId("token").value = "";
+  look();
+});
+document.addEventListener("visibilitychange", look);
+look();

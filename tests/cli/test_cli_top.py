@@ -1,0 +1,203 @@
+"""`intervalq top` on a terminal with a keyboard, over real stores; Textual's pilot presses the keys."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio.lowlevel
+import pytest
+
+import screens
+from cli.command_line import CommandLine
+from intervalq import IntervalQueue
+from intervalq._watch.reader import Reader
+from intervalq.cli._top.app import Top
+from intervalq.tasks import Tasks
+from servers import Server
+
+
+def shown(app: Top) -> str:
+    """The text on the screen."""
+    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+
+
+def opened(url: str) -> Top:
+    """It looks when it is told to."""
+    return Top(Reader.opened(url), "sqlite:///app.db", every=3600)
+
+
+async def used(url: str, name: str = "api") -> None:
+    async with IntervalQueue(name, rate="9/s", store=url) as queue:
+        await queue.run(anyio.lowlevel.checkpoint)
+
+
+async def changed(app: Top) -> None:
+    """What was confirmed has been done."""
+    for worker in [each for each in app.workers if each.name == "change"]:
+        await worker.wait()
+
+
+async def test_all_views_and_the_picture_in_the_documentation(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    async with screens.world(url) as work:
+        drawing = await screens.terminal(url, work, 2)
+        assert screens.words(drawing) == screens.kept("top.svg"), "run `python tests/screens.py top`"
+        assert "http" not in drawing.replace("http://www.w3.org/", "")
+        app = opened(url)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await app.look()
+            text = shown(app)
+            for queue in ("api", "llm", "llm:ann", "llm:<script>eve</script>", "mail"):
+                assert f" {queue} " in text
+            assert "paused" in text
+            assert re.search(r"tickets  \d+ issued, .* outstanding", text)
+            await pilot.press("2")
+            await app.look()
+            assert ["reports", "12", "8", "1", "3"] in [line.split()[:5] for line in shown(app).splitlines()]
+            await pilot.press("3")
+            await app.look()
+            assert "nightly" in shown(app)
+            assert "inserts into reports" in shown(app)
+            await pilot.press("4")
+            await app.look()
+            assert "works on  reports" in shown(app)
+            assert "40%: page 3 of 7" in shown(app)
+        await app._reader.aclose()
+
+
+async def test_a_queue_is_paused_and_resumed_after_asking(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    async with IntervalQueue("api", rate="1000/s", store=url) as queue:
+        async with queue.slot():
+            pass
+        app = opened(url)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await app.look()
+            for key, answer, held in (
+                ("p", "n", False),
+                ("p", "y", True),
+                ("p", "escape", True),
+                ("p", "y", False),
+            ):
+                await pilot.press(key)
+                assert "api, for all processes?" in shown(app)
+                await pilot.press(answer)
+                await pilot.pause()
+                await changed(app)
+                assert (await queue.inspect()).is_held is held
+                assert ("paused" in shown(app)) is held
+        await app._reader.aclose()
+
+
+async def test_schedules_are_paused_resumed_and_run(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    async with Tasks(url) as tasks:
+        await tasks.schedule("nightly", "reports", 1, every="1d")
+        app = opened(url)
+        async with app.run_test() as pilot:
+            await pilot.press("3")
+            await app.look()
+            for key in ("p", "p", "f"):
+                await pilot.press(key, "y")
+                await pilot.pause()
+                await changed(app)
+                [info] = await tasks.schedules.inspect_all()
+                assert info.paused is (key == "p" and "paused" in shown(app))
+        assert [each.name for each in await tasks.queues() if each.name == "reports"] == ["reports"]
+        await app._reader.aclose()
+
+
+async def test_the_cursor_stays_on_its_row(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    for name in ("b", "c"):
+        await used(url, name)
+    app = opened(url)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.look()
+        await pilot.press("down")
+        assert "queue  c" in shown(app)
+        await used(url, "a")
+        await app.look()
+        await pilot.pause()
+        assert "queue  c" in shown(app)
+    await app._reader.aclose()
+
+
+async def test_a_store_that_is_lost_is_shown_and_what_was_seen_stays(
+    own_redis: Callable[..., Server],
+) -> None:
+    server = own_redis()
+    await used(server.url)
+    app = opened(server.url)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.look()
+        server.stop()
+        await app.look()
+        await pilot.pause()
+        text = shown(app)
+        assert "seen " in text.splitlines()[0]
+        assert " api " in text
+        await pilot.press("2")
+        await app.look()
+        assert "nothing here" in shown(app)
+        server.start()
+        await pilot.press("1")
+        await app.look()
+        assert "intervalq top" in shown(app)
+    await app._reader.aclose()
+
+
+@pytest.mark.parametrize("size", [(20, 5), (1, 1)])
+async def test_a_tiny_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    await used(url)
+    app = opened(url)
+    async with app.run_test(size=size) as pilot:
+        await app.look()
+        await pilot.press("down", "2", "1")
+        assert size == (1, 1) or "api" in shown(app) or size[1] < 8
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        assert "queue  api" in shown(app)
+    await app._reader.aclose()
+
+
+@pytest.mark.parametrize("end", ["\x03", "SIGTERM"])
+def test_it_leaves_a_real_terminal_as_it_was(intervalq: CommandLine, end: str) -> None:
+    intervalq("exec", "--name", "api", "--rate", "9/s", "--", "true")
+    terminal, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    before = termios.tcgetattr(inner)
+    process = intervalq.start("top", "--every", "0.2", stdin=inner, stdout=inner, stderr=inner)
+    seen = b""
+    while b"api" not in seen:
+        seen += os.read(terminal, 4096)
+    if end == "SIGTERM":
+        process.terminate()
+    else:
+        os.write(terminal, end.encode())
+    while b"\x1b[?1049l" not in seen:
+        seen += os.read(terminal, 4096)
+    assert process.wait() == 0
+    assert termios.tcgetattr(inner) == before
+    assert b"Traceback" not in seen
+    os.close(inner)
+    os.close(terminal)
+
+
+def test_without_textual_it_names_the_extra(intervalq: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "textual.py").write_text("raise ModuleNotFoundError('no', name='textual')")
+    intervalq.environment["PYTHONPATH"] = str(tmp_path)
+    terminal, inner = pty.openpty()
+    process = intervalq.start("top", stdin=inner, stdout=inner, stderr=inner)
+    assert process.wait() == 2
+    assert b"pip install 'intervalq[cli]'" in os.read(terminal, 4096)
+    os.close(inner)
+    os.close(terminal)

@@ -1,0 +1,245 @@
+"""The pictures of screens and pages in the documentation: `python tests/screens.py` makes them anew.
+
+Each keeps what the screen had on it apart from numbers: its headings, columns and labels. Tests compare that
+with the screens of now, so a picture of one that has changed is noticed. Pages need Chromium.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import httpx
+from click.testing import CliRunner
+
+from intervalq import IntervalQueue
+from intervalq._watch.reader import Reader
+from intervalq.cli._app import app
+from intervalq.cli._top.app import Top
+from intervalq.service import Addresses, serve
+from intervalq.tasks import Tasks
+
+FOLDER: Final = Path(__file__).parent.parent / "docs" / "screens"
+MAX_BYTES: Final = 100_000
+SIZE: Final = 100, 30
+"""Columns and lines of the terminal."""
+
+_LABELS: Final = {"h1", "h2", "th", "dt", "figcaption", "button"}
+
+
+@asynccontextmanager
+async def world(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """A store in use: queues, paced and paused, tasks, a schedule. Yields what lets some jobs start."""
+    api = IntervalQueue("api", rate="20/s", limits=["1500/min"], store=url, lookahead=None)
+    mail = IntervalQueue("mail", rate="5/s", store=url)
+    llm = IntervalQueue("llm", rate="50/s", each="20/s", store=url)
+    queues = api, mail, llm, *(llm[key] for key in ("ann", "bob", "<script>eve</script>"))
+    async with Tasks(url) as tasks:
+        for queue in (*queues[1:2], *queues[3:]):
+            await queue.run(_nothing)
+        await mail.pause()
+        for number in range(12):
+            await tasks.insert("reports", number, delay=3600 * (number > 8))
+        claim = await tasks.claim("reports")
+        await claim.in_progress(progress=0.4, note="page 3 of 7")
+        await tasks.schedule("nightly", "reports", 1, cron="0 3 * * *", timezone="Europe/Berlin")
+        for _ in range(1000):
+            await api.add(_nothing)
+
+        async def work() -> None:
+            goal = (await api.inspect()).current + 5
+            while (await api.inspect()).current < goal:
+                pass
+
+        try:
+            await work()
+            yield work
+        finally:
+            for queue in queues:
+                await queue.close(drain=False)
+
+
+async def _nothing() -> None:
+    pass
+
+
+@asynccontextmanager
+async def serving(url: str, **options: Any) -> AsyncIterator[str]:
+    """The address of the page of a service."""
+    async with anyio.create_task_group() as group:
+
+        async def run(*, task_status: anyio.abc.TaskStatus[Addresses]) -> None:
+            await serve(url, grpc=None, http="127.0.0.1:0", grace=1, task_status=task_status, **options)
+
+        yield f"http://{(await group.start(run)).http}/"
+        group.cancel_scope.cancel()
+
+
+# --- what is on a screen ----------------------------------------------------------------------------
+
+
+class Labels(HTMLParser):
+    """The labels of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        if tag in _LABELS:
+            self._open.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self._open[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _LABELS and self._open:
+            self.found.append(re.sub(r"[\d.,]+", "N", self._open.pop()))
+
+
+def labels(page: str) -> list[str]:
+    """What is on a page, apart from numbers: each label once, in their order."""
+    return [*dict.fromkeys(Labels(page).found)]
+
+
+def words(drawing: str) -> list[str]:
+    """The words of a terminal's picture, sorted."""
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawing)
+    found = re.findall(r"[A-Za-z]{4,}", " ".join(texts).replace("&#160;", " "))
+    return sorted({*found})
+
+
+def kept(name: str) -> list[str]:
+    """What was on a screen when its picture was made."""
+    path = FOLDER / name
+    if path.suffix == ".svg":
+        return words(path.read_text(encoding="utf-8"))
+    from PIL import Image
+
+    with Image.open(path) as image:
+        found: list[str] = json.loads(image.info["labels"])
+        return found
+
+
+# --- making them ------------------------------------------------------------------------------------
+
+
+async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int) -> str:
+    """The screen of `intervalq top`, as SVG that loads nothing."""
+    reader = Reader.opened(url)
+    top = Top(reader, "postgresql://db.example/jobs", every=3600)
+    async with top.run_test(size=SIZE) as pilot:
+        for _ in range(looks):
+            await work()
+            await top.look()
+        await pilot.pause()
+        drawing = top.export_screenshot(title="intervalq top")
+    await reader.aclose()
+    drawing = re.sub(r"<!--.*?-->\s*", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL)
+    return re.sub(r"[ \t]+\n", "\n", re.sub(r"terminal-\d+", "top", drawing)).replace(
+        "Fira Code", "monospace"
+    )
+
+
+def browse(url: str, *options: str, budget: int = 5000) -> str:
+    """What Chromium prints of a page, without a profile and without a sandbox."""
+    with tempfile.TemporaryDirectory() as profile:
+        browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        command += [f"--user-data-dir={profile}", f"--virtual-time-budget={budget}", *options, url]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return done.stdout
+
+
+def picture(name: str, url: str, page: str, width: int, height: int) -> None:
+    """Write the picture of a page, with its labels."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "page.png"
+        browse(url, f"--screenshot={path}", f"--window-size={width},{height}")
+        with Image.open(path) as image:
+            few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    about = PngInfo()
+    about.add_text("labels", json.dumps(labels(page)))
+    out = BytesIO()
+    few.save(out, "PNG", optimize=True, pnginfo=about)
+    assert len(out.getvalue()) < MAX_BYTES, f"{name} has {len(out.getvalue())} bytes"
+    (FOLDER / name).write_bytes(out.getvalue())
+
+
+def report_page(folder: Path) -> Path:
+    """The page of `intervalq report` about some starts in two processes."""
+    lines: list[dict[str, Any]] = [
+        {"at": 1e9, "interval": 0.05, "tolerance": 0.005, "burst": 1, "max_running": None, "limits": []}
+    ]
+    for number in range(400):
+        late = 0.0004 + 0.003 * (number % 37 == 0)
+        due = 1e9 + number * 0.05
+        lines.append({"ticket": number + 1, "due": due, "started": due + late})
+    log = folder / "starts.jsonl"
+    shards = ("worker-1:4242:1", "worker-2:4243:1")
+    log.write_text(
+        "".join(
+            json.dumps({"queue": "api", "shard": shards[number // 16 % 2], **line}) + "\n"
+            for number, line in enumerate(lines)
+        )
+    )
+    out = folder / "report.html"
+    done = CliRunner().invoke(app, ["report", str(log), "--output", str(out)])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+async def make(*names: str) -> None:
+    """Make the pictures of these names; none: all."""
+    chosen = names or ("top", "page", "report")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        url = f"sqlite://{folder}/state.db"
+        if "top" in chosen:
+            async with world(url) as work:
+                (FOLDER / "top.svg").write_text(await terminal(url, work, 40), encoding="utf-8")
+        if "page" in chosen:
+            await _make_page(f"{url}2")
+        if "report" in chosen:
+            page = report_page(folder)
+            picture("report.png", page.as_uri(), page.read_text(), 1000, 900)
+
+
+async def _make_page(url: str) -> None:
+    async with world(url) as work, serving(url) as address, anyio.create_task_group() as group:
+
+        async def go_on() -> None:
+            while True:
+                await work()
+
+        group.start_soon(go_on)
+        async with httpx.AsyncClient() as client:
+            for _ in range(30):  # the page draws what the service has seen
+                (await client.get(f"{address}v1/overview")).raise_for_status()
+                await anyio.sleep(1)
+        page = await anyio.to_thread.run_sync(browse, f"{address}#api", "--dump-dom")
+        await anyio.to_thread.run_sync(picture, "page.png", f"{address}#api", page, 800, 900)
+        group.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    anyio.run(make, *sys.argv[1:])

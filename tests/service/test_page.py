@@ -1,0 +1,131 @@
+"""The page of a service: in a real browser, and what it may read and change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio.lowlevel
+import httpx
+import pytest
+
+import screens
+from intervalq import IntervalQueue
+from intervalq._watch.reader import Reader
+from service.test_remote_access import access_of
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[str]:
+    url = f"sqlite://{tmp_path}/state.db"
+    async with screens.world(url) as work, screens.serving(url) as address:
+        async with httpx.AsyncClient() as client:
+            await client.get(f"{address}v1/overview")
+        await work()
+        yield address
+
+
+async def test_a_browser_shows_it_as_the_picture_in_the_documentation_does(page: str) -> None:
+    seen = await anyio.to_thread.run_sync(screens.browse, f"{page}#api", "--dump-dom")
+    assert screens.labels(seen) == screens.kept("page.png"), "run `python tests/screens.py page`"
+    body = seen.partition("</style>")[2].partition("<script>")[0]
+    for text in ("<b>api</b>", "<b>mail</b>", "paused", "nightly", "inserts into reports", "reports"):
+        assert text in body
+    assert "<b>llm:&lt;script&gt;eve&lt;/script&gt;</b>" in body
+    assert re.search(r'<details class="queue" open=""><summary><b>api</b>', body)
+    assert "as of" in body
+
+
+async def test_it_loads_nothing_and_lets_nothing_else_run(page: str) -> None:
+    async with httpx.AsyncClient(base_url=page) as client:
+        answer = await client.get("/")
+        data = await client.get("/v1/overview")
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    assert not re.findall(r"unsafe|\*|https?:", " ".join(policy.values()))
+    assert len(policy["script-src"].split()) == answer.text.count("<script>") == 1
+    assert len(policy["style-src"].split()) == answer.text.count("<style>") == 2
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(| style=| on\w+=", answer.text)
+    for each in (answer, data):
+        assert each.headers["cache-control"] == "no-store"
+        assert each.headers["x-content-type-options"] == "nosniff"
+        assert each.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+async def test_without_access_control_it_only_reads(page: str) -> None:
+    async with httpx.AsyncClient(base_url=page) as client:
+        rows = (await client.get("/v1/overview")).json()["queues"]["rows"]
+        assert not any(row["may_change"] for row in rows)
+        origin = {"origin": page.rstrip("/")}
+        assert (await client.post("/v1/queues/api/hold", headers=origin)).status_code == 403
+        assert (await client.get("/", headers={"host": "evil.example"})).status_code == 403
+        assert not (await client.get("/v1/queues/api")).json()["is_held"]
+
+
+async def test_who_may_see_and_change_what(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    access = tmp_path / "access.toml"
+    rules = {"looks": [("read", ["api"])], "runs": [("read", ["*"]), ("administer", ["*"])]}
+    access.write_text(access_of(rules))
+    async with screens.world(url), screens.serving(url, access=access) as address:
+        client = httpx.AsyncClient(base_url=address)
+        async with client:
+            assert (await client.get("/")).status_code == 200
+            refused = await client.get("/v1/overview")
+            assert refused.status_code == 401
+            assert "token" in refused.json()["detail"]
+
+            async def seen(name: str) -> dict[str, Any]:
+                answer = await client.get(
+                    "/v1/overview", headers={"authorization": f"Bearer token of {name}"}
+                )
+                found: dict[str, Any] = answer.json()
+                return found
+
+            few, all_ = await seen("looks"), await seen("runs")
+            assert [row["key"] for row in few["queues"]["rows"]] == ["api"]
+            assert not few["queues"]["rows"][0]["may_change"]
+            assert few["tasks"]["rows"] == few["schedules"]["rows"] == []
+            assert "workers" not in few
+            assert len(all_["queues"]["rows"]) == 6
+            assert all(row["may_change"] for row in all_["queues"]["rows"])
+            assert [row["cells"][0] for row in all_["schedules"]["rows"]] == ["nightly"]
+            works = [row["cells"] for row in all_["workers"]["rows"] if row["cells"][-1] == "reports"]
+            assert len(works) == 1
+
+
+async def test_many_who_look_read_the_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"memory://{tmp_path}"
+    await IntervalQueue("api", rate="9/s", store=url).run(anyio.lowlevel.checkpoint)
+    reads = 0
+    look = Reader.look
+
+    async def counted(self: Reader, name: str | None = None) -> Any:
+        nonlocal reads
+        reads += 1
+        return await look(self, name)
+
+    monkeypatch.setattr(Reader, "look", counted)
+    monkeypatch.setattr("intervalq.service._page._REST", 3600.0)
+    async with screens.serving(url) as address, httpx.AsyncClient(base_url=address) as client:
+        answers = await asyncio.gather(*(client.get("/v1/overview") for _ in range(20)))
+        assert {json.dumps(answer.json()["queues"]) for answer in answers} == {
+            json.dumps(answers[0].json()["queues"])
+        }
+    assert reads == 1
+
+
+async def test_a_part_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    async with screens.serving(url) as address, httpx.AsyncClient(base_url=address) as client:
+        for file in tmp_path.glob("state.db*"):
+            file.unlink()
+        (tmp_path / "state.db").write_bytes(b"no database" * 1000)
+        found = (await client.get("/v1/overview")).json()
+        assert "trouble" in found["queues"]
+        assert str(tmp_path) not in json.dumps(found)

@@ -1,0 +1,91 @@
+"""What those who look at a store see: rates from one look to the next, words, rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from anyio.lowlevel import checkpoint
+
+from intervalq import IntervalQueue, QueueState
+from intervalq._watch.rates import Rates
+from intervalq._watch.reader import inspect_all
+from intervalq._watch.rows import QUEUES, queue_rows
+from intervalq._watch.words import facts, possible
+from intervalq.store import open_store
+
+
+@pytest.fixture
+async def state() -> QueueState:
+    queue = IntervalQueue("api", rate="10/s", limits=["120/min", "9000 tokens/min"], store="memory://")
+    await queue.run(checkpoint)
+    return await queue.inspect()
+
+
+def later(state: QueueState, seconds: float, starts: int) -> QueueState:
+    return replace(state, now=state.now + seconds, current=state.current + starts)
+
+
+async def test_rates_are_starts_between_looks(state: QueueState) -> None:
+    rates = Rates()
+    rates.take([state])
+    assert rates.now("api") is None
+    assert rates.points("api") == []
+    looks = [state := later(state, 2, starts) for starts in (20, 0, 4)]
+    for look in looks:
+        rates.take([look])
+    assert [point.reached for point in rates.points("api")] == pytest.approx([10, 0, 2])
+    assert {point.possible for point in rates.points("api")} == {2.0}
+    assert rates.now("api") == pytest.approx(24 / 6)
+    rates.take([later(state, 60, 60)])  # the looks before are too long ago
+    assert rates.now("api") == pytest.approx(1)
+
+
+async def test_a_record_that_was_created_again_begins_anew(state: QueueState) -> None:
+    rates = Rates()
+    for look in (state, later(state, 1, 5)):
+        rates.take([look])
+    rates.take([replace(later(state, 2, 6), generation="other")])
+    assert rates.points("api") == []
+    rates.take([later(state, 3, -1)])  # an earlier one was restored
+    assert rates.points("api") == []
+    rates.take([])
+    assert rates.now("api") is None
+
+
+async def test_looks_at_the_same_instant_count_once(state: QueueState) -> None:
+    rates = Rates()
+    for _ in range(3):
+        rates.take([state])
+    assert rates.points("api") == []
+
+
+async def test_what_is_possible(state: QueueState) -> None:
+    assert possible(state) == 2.0  # 120/min; tokens say nothing of starts
+    assert possible(replace(state, limits=())) == pytest.approx(10)
+    assert possible(replace(state, is_held=True)) == 0
+    only = IntervalQueue("only", limits=["9000 tokens/min"], store="memory://")
+    await only.run(checkpoint, cost={"tokens": 1})
+    assert possible(await only.inspect()) is None
+    far = IntervalQueue("far", limits=["600/min from utc"], store="memory://")
+    await far.run(checkpoint)
+    assert possible(await far.inspect()) == 10
+
+
+async def test_when_the_job_of_the_last_ticket_begins(state: QueueState) -> None:
+    waits = replace(state, limits=(), outstanding=3, next_slot=state.now + 0.3)
+    assert ("next slot", "in 300ms") in facts(waits)
+    assert ("last ticket", "in 200ms") in facts(waits)
+    assert "last ticket" not in dict(facts(replace(waits, outstanding=0)))
+
+
+async def test_many_keys_are_counted_and_not_all_are_read() -> None:
+    queue = IntervalQueue("api", rate="1000/s", store="memory://")
+    for number in range(30):
+        await queue[f"k{number}"].run(checkpoint)
+    looked = await inspect_all(open_store("memory://"), None, 25)
+    assert (len(looked.states), looked.left_out) == (25, 5)
+    cells = [row.cells for row in queue_rows(looked, Rates())]
+    assert cells[-2][0] == "api: 5 keys more"
+    assert cells[-1][0] == "5 keys weren't read"
+    assert {len(row) for row in cells} == {len(QUEUES)}
