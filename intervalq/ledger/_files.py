@@ -32,15 +32,19 @@ class Files(Protocol):
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file, and the folders that it needs."""
+        ...
 
     def replace(self, old: str, new: str) -> None:
         """Give a file the name of another one, which may be there."""
+        ...
 
     def remove(self, path: str) -> None:
         """Remove a file if it is there, or a folder if it is empty."""
+        ...
 
     def remove_all(self, folder: str) -> None:
         """Remove a folder with all that is in it, if it is there."""
+        ...
 
 
 class OwnFiles:

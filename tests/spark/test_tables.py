@@ -79,9 +79,13 @@ def test_what_a_session_lacks_is_said(spark: SparkSession, small: Small) -> None
     )
     says(output, f'{output}\nformat = "iceberg"\ntables = "gone"', "no such schema: CREATE SCHEMA gone")
     says(output, f'{output}\nformat = "iceberg"\ntables = "gone.x"', r"spark\.sql\.catalog")
-    says(output, 'output = "gone://x/out"', "gone://x/out can't be opened: .*gone.*hadoop-aws:3")
+    says(output, 'output = "gone://x/out"', "'gone://x/out' can't be opened: .*gone.*hadoop-aws:3")
     path = 'path = "visits.jsonl"'
-    says(path, f'{path}\nformat = "delta"', rf"\[input\] path can't be read as delta: .*{delta}")
+    says(
+        path,
+        f'{path.replace("visits", "./visits")}\nformat = "delta"',
+        rf"\[input\] path can't be read as delta: .*{delta}",
+    )
     with pytest.raises(InvalidOption, match=rf"can't be read as delta: .*{delta}"):
         remaining(spark.range(3), f"{small.folder}/gone", "id", format="delta")
     assert not small.called()
