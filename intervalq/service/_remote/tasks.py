@@ -193,7 +193,8 @@ def _check(command: Command[Any]) -> None:
     if isinstance(command, Modify):
         inserts = command.inserts
         ids = [one.id for one in inserts]
-        ids += [one.id for one in (*command.changes, *command.deletes)]
+        ids += [one.id for one in command.changes]
+        ids += [one.id for one in command.deletes]
         ids += [one.id for one in command.depends]
         if len({*ids}) < len(ids):
             raise InvalidTask("a change names one task twice: name each task once")
