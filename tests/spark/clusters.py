@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 import urllib.request
@@ -20,6 +21,9 @@ from spark.programs import Program, environment
 MASTER: Final = "127.0.0.1"
 HOSTS: Final = ("127.0.0.2", "127.0.0.3")
 """Each has one worker with one core: loopback addresses, but separate hosts as far as Spark knows."""
+
+ICEBERG: Final = os.environ.get("ICEBERG_JARS", "")
+"""Iceberg's jars for this Spark, with commas, if they are at hand."""
 
 _SMALL: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
@@ -45,17 +49,8 @@ _EXECUTORS: Final[Mapping[str, str]] = {
 
 def small(java: str) -> dict[str, str]:
     """Settings of drivers on any master: few resources, and nothing that others can reach."""
-    jars = {"spark.jars": str(jar)} if (jar := iceberg()) is not None else {}
+    jars = {"spark.jars": ICEBERG} if ICEBERG else {}
     return {**_SMALL, **jars, "spark.driver.extraJavaOptions": java}
-
-
-def iceberg() -> Path | None:
-    """The jar of Iceberg for PySpark 3.5, from a package that brings it; None: it isn't installed."""
-    found = find_spec("snowpark_connect_deps_iceberg")
-    if found is None or found.origin is None:
-        return None
-    (jar,) = Path(found.origin).parent.glob("jars/iceberg-spark-runtime-3.5_2.12-*.jar")
-    return jar
 
 
 class Cluster:

@@ -55,14 +55,14 @@ def test_what_a_version_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipeline_on_tables_of_iceberg(
     spark: SparkSession, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With Iceberg's own jar on PySpark 3.5; on others, without it, the remedy is said."""
+    """With Iceberg's jars, if they are named; without them, the remedy is said."""
     whole = small.file.read_text().replace('"visits.jsonl"', '"lake.visits.requests"\nformat = "iceberg"')
     small.file.write_text(whole.replace('"out"', '"out"\nformat = "iceberg"\ntables = "lake.visits"'))
     spark.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.lake.type", "hadoop")
     spark.conf.set("spark.sql.catalog.lake.warehouse", f"file://{small.folder}/lake")
     spec = read_spec(small.file)
-    if clusters.iceberg() is None:
+    if not clusters.ICEBERG:
         needs = r"--packages org\.apache\.iceberg:iceberg-spark-runtime-\d\.\d_2\.1[23]:VERSION"
         with pytest.raises(InvalidOption, match=rf"\[pipeline\] tables = 'lake\.visits': .*{needs}"):
             run(spec, spark=spark)
@@ -91,13 +91,13 @@ def test_a_pipeline_on_tables_of_iceberg(
         run(spec, spark=spark)
     small.set("bad")
     outcome = run(spec, spark=spark)
-    assert calls == ["results", "log", "results", "log", "rejects", "results", "log", "rejects"]
+    assert calls == ["results", "log", "results", "log", "rejects", "results", "log"]
     assert [(one.results, one.failed) for one in outcome.passes] == [(50, 1), (1, 0)]
     assert small.called() == Counter(small.callable) + Counter(["k5"])
     found = [row.id for row in spark.table("lake.visits.results").collect()]
     assert Counter(found) == Counter(small.callable)
     log = spark.table("lake.visits.log")
-    judged = audit(spark, log)
+    judged = audit(spark, log, interval=0.001, burst=30_000)
     assert (log.count(), judged.ok) == (52, True)
     assert spark.table("lake.visits.rejects").where("reason = 'call_failed'").count() == 1
     assert (
