@@ -24,31 +24,35 @@ from simulation.many import Tally, several
 pytestmark = pytest.mark.timeout(900)  # the first test waits until all searches are done
 
 ASKED = os.environ.get("INTERVALQ_TEST_SCHEDULES", "")
-FEW: dict[str, int] = dict.fromkeys(
-    (
-        "regulars",
-        "crowd",
-        "windows",
-        "settled",
-        "budgets",
-        "deadlines",
-        "drowsy",
-        "blocked",
-        "exact",
-        "debts",
-        "returns",
-        "brisk",
-        "lags",
-        "handed",
-        "local",
-        "far",
-        "rows",
-        "joins",
-        "hurry",
-        "threads",
-    ),
-    8,
-) | dict.fromkeys(("callers", "swift", "stepped", "tight", "reclaims", "backlog"), 12)
+FEW: dict[str, int] = (
+    dict.fromkeys(
+        (
+            "regulars",
+            "crowd",
+            "windows",
+            "settled",
+            "budgets",
+            "deadlines",
+            "drowsy",
+            "blocked",
+            "exact",
+            "debts",
+            "returns",
+            "brisk",
+            "lags",
+            "handed",
+            "local",
+            "far",
+            "rows",
+            "joins",
+            "hurry",
+            "threads",
+        ),
+        8,
+    )
+    | dict.fromkeys(("callers", "stepped", "tight", "reclaims", "backlog"), 12)
+    | {"swift": 16, "shaky": 40}
+)
 SCHEDULES = {mix: int(ASKED or FEW.get(mix, 20)) for mix in MIXES}
 """Schedules of each mix, fewer of those that take long; the campaign has run many more."""
 
