@@ -13,6 +13,7 @@ from intervalq import IntervalQueue
 from intervalq_stores.postgres.queues import SCHEMA, PostgresStore
 
 FILES: Final = Path(__file__).parent
+OWN: Final = ["5000 tokens/m"]
 FUNCTIONS: Final = """
     select p.oid::regprocedure::text, p.prosrc from pg_proc p
     where pronamespace = 'intervalq'::regnamespace order by 1
@@ -29,7 +30,7 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         return [] if cursor.description is None else cursor.fetchall()
 
 
-@pytest.mark.parametrize(("number", "own"), [(6, []), (7, ["5000 tokens/m"]), (10, ["5000 tokens/m"])])
+@pytest.mark.parametrize(("number", "own"), [(6, []), (7, OWN), (10, OWN), (11, OWN)])
 async def test_keys_and_their_queue_go_on(number: int, own: list[str], empty_postgres_url: str) -> None:
     """Files as `pg_dump` wrote them from databases of these versions; keys a and b have begun three jobs."""
     url = empty_postgres_url
