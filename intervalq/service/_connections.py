@@ -23,6 +23,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._left = 0  # bytes of answers that the client had not taken at the last look
         self._late = 0  # looks in a row at which it was late
+        self._seen = self.cycle  # the request at the last look
         self._next = self.loop.call_later(_LOOK, self._look)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
@@ -40,8 +41,10 @@ class Connection(H11Protocol):
     def _look(self) -> None:
         left, before = self.transport.get_write_buffer_size(), self._left
         self._left = left
-        cycle = self.cycle
-        is_incomplete = cycle is None or cycle.response_complete or cycle.more_body
+        cycle, seen = self.cycle, self._seen
+        self._seen = cycle
+        # Between two requests of a busy client there is none, but the last one is another than before.
+        is_incomplete = cycle is seen and (cycle is None or cycle.response_complete or cycle.more_body)
         self._late = self._late + 1 if (0 < left >= before) or (not left and is_incomplete) else 0
         if self._late > _PATIENCE:
             self.transport.abort()

@@ -30,9 +30,18 @@ class Suite:
 def in_portal(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run an async test of a suite in the event loop of its `portal`, in which its store lives."""
 
+    async def outcome(self: Suite, **fixtures: Any) -> BaseException | None:
+        try:
+            await test(self, **fixtures)
+        except (pytest.skip.Exception, pytest.fail.Exception) as said:  # they would end the event loop
+            return said
+        return None
+
     @wraps(test)
     def run(self: Suite, portal: BlockingPortal, **fixtures: Any) -> None:
-        portal.call(partial(test, self, **fixtures))
+        said = portal.call(partial(outcome, self, **fixtures))
+        if said is not None:
+            raise said
 
     signature = inspect.signature(test)
     itself, *fixtures = signature.parameters.values()

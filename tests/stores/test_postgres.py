@@ -59,7 +59,7 @@ class TestThroughPgBouncer(StoreSuite):
     def test_no_connection_of_the_pool_listens(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str], store_url: str
     ) -> None:
-        self.test_an_end_of_a_hold_wakes_every_listener(portal, store, queue)
+        self.test_an_end_of_a_hold_wakes_every_listener(portal=portal, store=store, queue=queue)
         with ExitStack() as open_transactions:  # as many as the pool has: each gets its own
             for _ in range(10):
                 shared = open_transactions.enter_context(psycopg.connect(store_url, prepare_threshold=None))
