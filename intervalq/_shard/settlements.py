@@ -26,7 +26,7 @@ MAX_WAIT: Final = 1_000_000
 _LOOK: Final = 60_000
 """Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
-_TWICE: Final = 4
+_TWICE: Final = 8
 """How many times the time between such looks is doubled at most while nothing changes."""
 
 
@@ -163,7 +163,7 @@ class Looks:
         if due + _LOOK * (1 + others) > slot.due:
             return again
         # The store may find less room, since only it knows its clock, and others may not have begun yet.
-        anew = look if others else time.lead() << min(self._in_vain, 2 * _TWICE)
+        anew = look if others else time.lead() << min(self._in_vain, _TWICE)
         comes = time.comes(slot._replace(due=due), state) - lead
         return min(again, max(comes, self._heard_at + anew))
 
