@@ -182,7 +182,7 @@ def test_a_ticket_that_lost_writes_bring_back_is_counted() -> None:
 # --- processes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("length", "until", "calls"), [(0.05, 8, 105), (2, 22, 140)])
+@pytest.mark.parametrize(("length", "until", "calls"), [(0.05, 8, 105), (2, 20, 140)])
 @in_virtual_time
 async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_will_not_take(
     length: float, until: float, calls: int

@@ -27,7 +27,15 @@ _LOOK: Final = 60_000
 """Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
 _TWICE: Final = 8
-"""How many times the time between such looks is doubled at most while nothing changes."""
+"""How many times the time between such looks is doubled at most while nothing changes: to a quarter of a minute."""
+
+
+def _rest(in_vain: int) -> int:
+    """How long to wait before the next look, in microseconds.
+
+    It soon comes to a second. Then it grows slowly: jobs of seconds settle soon after, those of minutes much later.
+    """
+    return _LOOK << min(in_vain, 4 + in_vain // 8, _TWICE)
 
 
 class _Known(NamedTuple):
@@ -157,7 +165,7 @@ class Looks:
             return math.inf
         least, due = self._soonest(state, slot, state.clock(time.clock.latest(at)))
         others = _before(state, slot)
-        again, look = math.inf, _LOOK << min(self._in_vain, _TWICE)
+        again, look = math.inf, _rest(self._in_vain)
         if settled and not alone and least + _LOOK < slot.due:
             again = self._heard_at + look * (1 + others)
         if due + _LOOK * (1 + others) > slot.due:
