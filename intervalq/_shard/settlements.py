@@ -27,13 +27,13 @@ _LOOK: Final = 60_000
 """Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
 _TWICE: Final = 8
-"""How many times the time between such looks is doubled at most while nothing changes: to a quarter of a minute."""
+"""How many times the time between looks is doubled at most while nothing changes: to a quarter of a minute."""
 
 
 def _rest(in_vain: int) -> int:
     """How long to wait before the next look, in microseconds.
 
-    It soon comes to a second. Then it grows slowly: jobs of seconds settle soon after, those of minutes much later.
+    It soon comes to a second. Then it grows slowly: jobs of seconds settle soon, those of minutes much later.
     """
     return _LOOK << min(in_vain, 4 + in_vain // 8, _TWICE)
 
