@@ -27,7 +27,7 @@ _LOOK: Final = 60_000
 """Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
 _TWICE: Final = 8
-"""How many times the time between looks is doubled at most while nothing changes: to a quarter of a minute."""
+"""How many times the time between looks is doubled at most while nothing changes: to fifteen seconds."""
 
 
 def _rest(in_vain: int) -> int:
