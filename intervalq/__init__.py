@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from intervalq._lazy import lazy_names
+from intervalq._lazy import lazy_names, provide
 
 if TYPE_CHECKING:
     from intervalq import errors as errors
@@ -55,6 +55,8 @@ _WHERE: Final = {
     "Slot": "_queue.slot",
     **{name: name for name in ("errors", "rules", "store", "sync")},
 }
+
+provide("queue for blocking code", "intervalq.sync:IntervalQueue.of")
 
 if not TYPE_CHECKING:  # for type checkers, any other name is a mistake
     __getattr__ = lazy_names(__name__, _WHERE)

@@ -1,11 +1,13 @@
-"""Public names of a package that are imported when they are first used: few programs need all of them."""
+"""What is imported when it is first used: few programs need all of a package."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
+
+_PLACES: Final[dict[str, str]] = {}
 
 
 def lazy_names(
@@ -37,3 +39,18 @@ def lazy_names(
         return found
 
     return get
+
+
+def provide(what: str, place: str) -> None:
+    """Say where the function is that lower modules know only by what it does: `module:name`.
+
+    The top of the package says so, as it alone may know all parts.
+    """
+    _PLACES[what] = place
+
+
+def provided(what: str) -> Any:  # noqa: ANN401 - any function
+    """The function that does this, imported by now."""
+    from pkgutil import resolve_name  # noqa: PLC0415 - few programs need it
+
+    return resolve_name(_PLACES[what])

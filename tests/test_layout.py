@@ -159,7 +159,7 @@ def test_a_layer_of_pacing_imports_only_lower_ones_and_the_public_doors() -> Non
         if layer in layers:
             below = {*layers[: layers.index(layer) + 1]} | doors
             found = {each.split(".")[1] for each in imports(path) if each.startswith("intervalq.")}
-            assert found <= below | ({"sync"} if layer == "_queue" else set()), path
+            assert found <= below | {"_lazy"}, path
 
 
 def test_folders_and_functions_are_small() -> None:

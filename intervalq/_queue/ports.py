@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
+from intervalq._lazy import provided
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Cost, Settle
 from intervalq._queue.plan import Plan
@@ -91,6 +91,6 @@ class Blocking(Protocol):
 
 
 def blocking_of(queue: object) -> Blocking:
-    """A handle of the same queue for blocking code, by `intervalq.sync`: that stands on this module."""
-    made: Blocking = import_module("intervalq.sync").IntervalQueue.of(queue)
+    """A handle of the same queue for blocking code, which stands on this module."""
+    made: Blocking = provided("queue for blocking code")(queue)
     return made
