@@ -38,22 +38,31 @@ class NoPages:
 
     A browser names the page's origin. A page whose own name leads to this machine (DNS rebinding) names
     another host than those of this machine.
+
+    Args:
+        app: the services.
+        fronted: whether something in front of the service says who may call. It may have another name than
+            this machine, and lets its own pages call, but those of other origins are refused.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, fronted: bool) -> None:
+        self._app, self._fronted = app, fronted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            host = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
-            if "origin" in headers or not is_here(host.removeprefix("[").removesuffix("]")):
-                message = "web pages may not use a service without access control: start it with --access"
-                body = {"code": Code.PERMISSION_DENIED.number, "message": message, "details": []}
-                await JSONResponse(body, status_code=403)(scope, receive, send)
-                return
+        if scope["type"] == "http" and self._is_from_a_page(Headers(scope=scope)):
+            message = "web pages may not use a service without access control: start it with --access"
+            body = {"code": Code.PERMISSION_DENIED.number, "message": message, "details": []}
+            await JSONResponse(body, status_code=403)(scope, receive, send)
+            return
         await self._app(scope, receive, send)
+
+    def _is_from_a_page(self, headers: Headers) -> bool:
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if self._fronted:
+            return origin is not None and origin.partition("://")[2] != host
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host  # [::1] alone has colons
+        return origin is not None or not is_here(name.removeprefix("[").removesuffix("]"))
 
 
 def is_here(host: str) -> bool:

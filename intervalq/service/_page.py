@@ -183,7 +183,7 @@ def _name(view: str, row: Row) -> str:
 def routes(stores: Stores, access: Access | None) -> list[Route]:
     """The page, and what it shows.
 
-    Without access control it changes nothing: what a browser's page sends is refused then (see `NoPages`).
+    Without access control it offers no changes: those that a browser sends are refused (see `NoPages`).
     """
     watch, (made, headers) = Watch(stores), page()
 

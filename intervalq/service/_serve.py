@@ -122,8 +122,8 @@ async def serve(
             app: ASGIApp = Starlette(
                 routes=[*map(measure, parts.routes()), _HEALTH], exception_handlers={HTTPException: no_route}
             )
-            if who is None and not insecure:
-                app = NoPages(app)
+            if who is None:
+                app = NoPages(app, fronted=insecure)
             async with (
                 _waiting(parts.verbs),
                 _grpc(parts, server, seconds) as grpc_address,

@@ -67,6 +67,25 @@ async def test_without_access_control_it_only_reads(page: str) -> None:
         assert not (await client.get("/v1/queues/api")).json()["is_held"]
 
 
+async def test_behind_something_that_says_who_may_call_other_pages_may_not() -> None:
+    """Their requests would have the cookies that the visitor's browser has for what is in front."""
+    async with (
+        screens.serving("memory://pages", insecure=True) as address,
+        httpx.AsyncClient(base_url=address) as client,
+    ):
+        for host, origin, code in (
+            ("jobs.example", None, 404),
+            ("jobs.example", "https://jobs.example", 404),
+            ("jobs.example", "https://evil.example", 403),
+            ("jobs.example", "https://evil.example/jobs.example", 403),
+            ("jobs.example", "null", 403),
+            ("127.0.0.1", "https://evil.example", 403),
+        ):
+            headers = {"content-type": "text/plain", "host": host} | ({"origin": origin} if origin else {})
+            answer = await client.post("/v1/queues/nosuch/hold", headers=headers, content="{}")
+            assert answer.status_code == code, (host, origin)
+
+
 async def test_who_may_see_and_change_what(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/state.db"
     access = tmp_path / "access.toml"
