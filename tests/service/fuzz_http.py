@@ -13,10 +13,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.core import NOT_SET
 from schemathesis.core.result import Ok
@@ -91,6 +92,8 @@ def fuzz(base: str, cases: int) -> Counter[int]:
             within = case.body.get("within") if isinstance(case.body, dict) else None
             if isinstance(within, int | float) and 0 <= within <= 3_600:
                 case.body["within"] = min(within, 0.01)
+            # Of a longer first line, the server reads no more: its answer may be lost with the connection.
+            assume(len(urlencode(case.query or {})) < 60_000)
             is_wrong = mode == GenerationMode.NEGATIVE and bool(
                 case.path_parameters or case.body is not NOT_SET
             )
