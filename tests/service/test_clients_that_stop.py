@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,38 @@ async def test_a_stopped_client_keeps_nobody_from_listening(tmp_path: Path) -> N
                 with anyio.fail_after(30):
                     await woken()
             await store.aclose()
+
+
+def test_a_busy_client_keeps_its_connection(hasty: Served) -> None:
+    """It sends one request after the other, while silent clients that came later are cut off."""
+    assert hasty.http is not None
+    host, _, port = hasty.http.rpartition(":")
+    for _ in range(3):
+        busy = HTTPConnection(host, int(port), timeout=60)
+        busy.connect()
+        busy.auto_open = 0  # there is no other connection
+        longest, last = 0.0, time.monotonic()
+        with closing(busy), socket.create_connection((host, int(port)), timeout=60) as silent:
+            silent.setblocking(False)
+            while not ended(silent):
+                now = time.monotonic()
+                longest, last = max(longest, now - last), now
+                try:
+                    busy.request("GET", "/healthz")
+                    assert busy.getresponse().read() == b"ok\n"
+                except ConnectionError:
+                    assert longest > 0.2, "only a client that its machine held up may be cut off"
+                    break
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the other side has ended a connection that doesn't block."""
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
 
 
 async def test_a_stopped_client_is_given_up(hasty: Served) -> None:
