@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias, TypeVar, get_args
 
+from intervalq._hours.window import Hours
 from intervalq._keys.each import each_of, needs_key, pace_of
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit as PublicLimit
@@ -84,6 +85,8 @@ class Options:
     """How many slots this key takes in a turn."""
     log: str | None = None
     """The file of the execution log."""
+    hours: Hours | None = None
+    """When jobs begin; None: all day."""
 
     @property
     def is_keyed(self) -> bool:
@@ -220,6 +223,8 @@ def options(
     start: bool = True,
     each: Each | None = None,
     log: str | os.PathLike[str] | None = None,
+    window: str | None = None,
+    timezone: str = "UTC",
 ) -> Options:
     """The settings, checked.
 
@@ -259,7 +264,7 @@ def options(
         counted=tuple(dict.fromkeys([rule.unit for rule in (*own.limits, *ruled)])),
         on_mismatch=on_mismatch, new=new, start=start, log=None if log is None else os.fspath(log),
         each=own.interval,
-        own=own.limits,
+        own=own.limits, hours=None if window is None else Hours.of(window, timezone),
         auto=auto,
     )  # fmt: skip
 

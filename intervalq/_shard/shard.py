@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import anyio
 
+from intervalq._hours.window import Hours
 from intervalq._keys.shards import keyed_on
 from intervalq._shard.connection import Connection
 from intervalq._shard.conversation import Conversation
@@ -48,6 +49,7 @@ class Shard:
         counted: the units of limits, in the order in which jobs list their units; None: as in the settings.
         beside: another shard in this event loop with the same store; both learn from each other when slots
             come (see `StoreTime`) and for how long the ends of waits poll the clock.
+        hours: when jobs may begin; None: all day.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Shard:
         start: bool = True,
         counted: tuple[str, ...] | None = None,
         beside: Shard | None = None,
+        hours: Hours | None = None,
     ) -> None:
         self.queue = queue
         self.store = store
@@ -79,6 +82,7 @@ class Shard:
             strict=strict,
             moves=own is None or not own.own_pace,
             beside=None if beside is None else beside.time,
+            hours=hours,
         )
         self.precision: Precision = (precision or Precision()) if beside is None else beside.precision
         self.wait_queue = WaitQueue()

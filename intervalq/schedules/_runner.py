@@ -22,7 +22,7 @@ from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._task import ScheduledTask
 from intervalq.schedules._times.plan import Plan
-from intervalq.schedules._times.zone import shown
+from intervalq._hours.zone import shown
 from intervalq.schedules.rules import Outcome, Record, declare, end, fire, skip
 from intervalq.store import wall_clock
 

@@ -19,7 +19,7 @@ from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
 from intervalq.errors import ScheduleNotFound
 from intervalq.schedules import ScheduleInfo, Schedules
-from intervalq.schedules._times.zone import shown
+from intervalq._hours.zone import shown
 from intervalq.tasks import TaskSchedules
 
 R = TypeVar("R")

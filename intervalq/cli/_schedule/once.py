@@ -23,7 +23,7 @@ from intervalq.schedules import _lease
 from intervalq.schedules._holder import Holder, Process, host_of, of_command
 from intervalq.schedules._records import Records
 from intervalq.schedules._times.plan import Plan
-from intervalq.schedules._times.zone import shown
+from intervalq._hours.zone import shown
 from intervalq.schedules.rules import Record, end, fire, skip, take_over
 from intervalq.store import Store, open_store, scheduling, wall_clock
 
