@@ -332,9 +332,9 @@ async def test_a_call_goes_on_by_the_next_session_when_its_own_has_expired(
     assert await pull.fetch(no_wait=True) == []
     session = pull._session()
     before = session.batcher.session
+    await others.insert(queue, 1)
     tasks._here()._sessions.clear()  # type: ignore[attr-defined] # of this store
     session.lapsed()
-    await others.insert(queue, 1)
     (claim,) = await pull.fetch(1, timeout=10)
     assert session.batcher.session != before
     await claim.ack()
