@@ -139,9 +139,9 @@ def kept(name: str) -> list[str]:
 # --- making them ------------------------------------------------------------------------------------
 
 
-async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int) -> str:
+async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int, log: Path) -> str:
     """The screen of `intervalq top`, as SVG that loads nothing."""
-    reader = Reader.opened(url)
+    reader = Reader.opened(url, [log])
     top = Top(reader, "postgresql://db.example/jobs", every=3600)
     async with top.run_test(size=SIZE) as pilot:
         for _ in range(looks):
@@ -185,8 +185,8 @@ def picture(name: str, url: str, page: str, width: int, height: int) -> None:
     (FOLDER / name).write_bytes(out.getvalue())
 
 
-def report_page(folder: Path) -> Path:
-    """The page of `intervalq report` about some starts in two processes."""
+def starts_log(folder: Path) -> Path:
+    """The execution log of a queue with some starts in two processes."""
     lines: list[dict[str, Any]] = [
         {"at": 1e9, "interval": 0.05, "tolerance": 0.005, "burst": 1, "max_running": None, "limits": []}
     ]
@@ -194,6 +194,7 @@ def report_page(folder: Path) -> Path:
         late = 0.0004 + 0.003 * (number % 37 == 0)
         due = 1e9 + number * 0.05
         lines.append({"ticket": number + 1, "due": due, "started": due + late})
+    lines.append({"at": 1e9 + 20, "unused": {"late": 3, "away": 1}, "refused": 2})
     log = folder / "starts.jsonl"
     shards = ("worker-1:4242:1", "worker-2:4243:1")
     log.write_text(
@@ -202,6 +203,12 @@ def report_page(folder: Path) -> Path:
             for number, line in enumerate(lines)
         )
     )
+    return log
+
+
+def report_page(folder: Path) -> Path:
+    """The page of `intervalq report` about these."""
+    log = starts_log(folder)
     out = folder / "report.html"
     done = CliRunner().invoke(app, ["report", str(log), "--output", str(out)])
     assert done.exit_code == 0, done.output
@@ -216,16 +223,16 @@ async def make(*names: str) -> None:
         url = f"sqlite://{folder}/state.db"
         if "top" in chosen:
             async with world(url) as work:
-                (FOLDER / "top.svg").write_text(await terminal(url, work, 40), encoding="utf-8")
+                (FOLDER / "top.svg").write_text(await terminal(url, work, 40, starts_log(folder)), encoding="utf-8")
         if "page" in chosen:
-            await _make_page(f"{url}2")
+            await _make_page(f"{url}2", starts_log(folder))
         if "report" in chosen:
             page = report_page(folder)
             picture("report.png", page.as_uri(), page.read_text(), 1000, 900)
 
 
-async def _make_page(url: str) -> None:
-    async with world(url) as work, serving(url) as address, anyio.create_task_group() as group:
+async def _make_page(url: str, log: Path) -> None:
+    async with world(url) as work, serving(url, logs=[log]) as address, anyio.create_task_group() as group:
 
         async def go_on() -> None:
             while True:

@@ -90,8 +90,8 @@ class Control(Handle):
         after the slot had been handed out.
         """
         shard = self._shard()
-        if self._count_refusal is not None:
-            self._count_refusal()
+        for count in self._count_refusals:
+            count()
         refusal, pace = None, None if shard.state is None else shard.state.pace
         if pace is not None and grant.range.record == shard.grants.record and grant.ticket > pace.cut_ticket:
             refusal = Refusal(grant.ticket, grant.slot.due)

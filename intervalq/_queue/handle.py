@@ -45,7 +45,7 @@ class Handle:
         self._jobs: dict[RunningJob[Any], None] = {}
         """Jobs in the background that have not ended, in the order in which they were added."""
         self._flush_log: Callable[[], object] | None = None
-        self._count_refusal: Callable[[], object] | None = None
+        self._count_refusals: list[Callable[[], object]] = []
         self._callers = WaitingThreads()
         """Threads that wait for slots."""
 
@@ -169,15 +169,18 @@ class Handle:
 
     def _observe(self, shard: Shard) -> None:
         """Let the starts of a shard be logged, and counted by OpenTelemetry, if the program uses it."""
+        self._count_refusals = []
         if self._options.log is not None:
             from intervalq._observe.log import log_starts  # noqa: PLC0415 - few handles have a log
 
-            self._flush_log = log_starts(shard, self._options.log).flush
+            starts = log_starts(shard, self._options.log)
+            self._flush_log = starts.flush
+            self._count_refusals.append(starts.refused)
         if "opentelemetry" in sys.modules:
             from intervalq._observe.telemetry import telemetry  # noqa: PLC0415 - likewise
 
             if (found := telemetry()) is not None:
-                self._count_refusal = found.watch(shard, self._options.name)
+                self._count_refusals.append(found.watch(shard, self._options.name))
 
     def _store_here(self) -> Store:
         """The store as the shard uses it."""

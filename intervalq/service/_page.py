@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -88,8 +88,8 @@ class Part(NamedTuple):
 class Watch:
     """What a store has now. However many look, each part of it is read once a second at most."""
 
-    def __init__(self, stores: Stores) -> None:
-        self._reader = Reader(stores.queues, Tasks(stores.tasks))
+    def __init__(self, stores: Stores, logs: Iterable[Path]) -> None:
+        self._reader = Reader(stores.queues, Tasks(stores.tasks), logs)
         self._rates = Rates()
         self._parts = {
             "queues": Part(QUEUES, self._queues, anyio.Lock()),
@@ -141,7 +141,7 @@ class Watch:
     async def _queues(self) -> list[Row]:
         looked = await self._reader.look()
         self._rates.take(looked.states)
-        return queue_rows(looked, self._rates)
+        return queue_rows(looked, self._rates, self._reader.logs)
 
     async def _counts(self) -> list[Row]:
         return task_rows(await self._reader.counts())
@@ -165,6 +165,7 @@ async def _seen(caller: Caller, name: str, rows: list[Row], *, may_change: bool)
             "cells": row.cells,
             "facts": row.facts,
             "points": [] if ":" in row.key else row.points,
+            "gaps": row.gaps and row.gaps._asdict(),
             "held": isinstance(row.subject, QueueState) and row.subject.is_held,
             "may_change": row.subject is not None and ("administer", of) in changes,
         }
@@ -180,12 +181,12 @@ def _name(view: str, row: Row) -> str:
     return queue_of(row.key) if view == "queues" else row.key
 
 
-def routes(stores: Stores, access: Access | None) -> list[Route]:
-    """The page, and what it shows.
+def routes(stores: Stores, access: Access | None, logs: Iterable[Path]) -> list[Route]:
+    """The page, and what it shows: of stores, and of execution logs.
 
     Without access control it offers no changes: those that a browser sends are refused (see `NoPages`).
     """
-    watch, (made, headers) = Watch(stores), page()
+    watch, (made, headers) = Watch(stores, logs), page()
 
     async def root(request: Request) -> Response:
         del request

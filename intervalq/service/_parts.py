@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import grpc
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -26,8 +29,8 @@ from intervalq.service._remote.stores import Stores
 class Parts:
     """EntroQ's verbs, intervalq.v1, and pacing over HTTP."""
 
-    def __init__(self, stores: Stores, access: Access | None) -> None:
-        self._stores, self._access = stores, access
+    def __init__(self, stores: Stores, access: Access | None, logs: Sequence[Path]) -> None:
+        self._stores, self._access, self._logs = stores, access, logs
         self._remote = Remote(stores, access)
         self._queues = None if stores.queues is None else Queues(stores.queues)
         self.verbs = Verbs(stores.tasks)
@@ -51,7 +54,7 @@ class Parts:
             return JSONResponse(described)
 
         found.append(Route("/v1/openapi.json", openapi, methods=["GET"]))
-        found += _page.routes(self._stores, self._access)
+        found += _page.routes(self._stores, self._access, self._logs)
         return [*entroq_http.routes(self.verbs, self._access), *found]
 
     def close(self) -> None:

@@ -22,7 +22,10 @@ from service.test_remote_access import access_of
 @pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[str]:
     url = f"sqlite://{tmp_path}/state.db"
-    async with screens.world(url) as work, screens.serving(url) as address:
+    async with (
+        screens.world(url) as work,
+        screens.serving(url, logs=[screens.starts_log(tmp_path)]) as address,
+    ):
         async with httpx.AsyncClient() as client:
             await client.get(f"{address}v1/overview")
         await work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -58,6 +59,14 @@ _STORE_HELP: Final = (
     help="A TOML file that says who may do what, by bearer tokens; or the URL of an Open Policy Agent. "
     "Default: whoever reaches an address may do everything.",
 )
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    metavar="FILE",
+    help="Show gaps, lateness, unused slots and refusals on the page by this log, which IntervalQueue(log=...) "
+    "writes; may be repeated.",
+)
 @click.option("--tls-cert", metavar="FILE", help="The service's certificate (PEM), with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The private key of the certificate (PEM).")
 @click.option(
@@ -83,6 +92,7 @@ def serve(
     http: str,
     envoy: str | None,
     access: str | None,
+    logs: tuple[str, ...],
     tls_cert: str | None,
     tls_key: str | None,
     tls_client_ca: str | None,
@@ -108,6 +118,9 @@ def serve(
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise InvalidOption("give --tls-cert and --tls-key together, with --tls-client-ca or without")
     tls = Tls(tls_cert, tls_key, tls_client_ca) if tls_cert is not None and tls_key is not None else None
+    for log in logs:
+        if not Path(log).exists():
+            warn(f"{log} isn't there yet: its page shows what queues write to it from then on")
     patience = parse.duration(grace, what="grace") / 1e6
 
     async def run() -> None:
@@ -132,6 +145,7 @@ def serve(
                         http=None if http == _NONE else http,
                         envoy=envoy,
                         access=access,
+                        logs=logs,
                         tls=tls,
                         insecure=insecure,
                         grace=patience,
