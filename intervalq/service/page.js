@@ -2,6 +2,7 @@
 // Shows /v1/overview every two seconds, but not while the page is hidden. Everything from the store is set as text.
 
 const EVERY = 2000;
+const REST = 1000; // as long, the service shows what it has read
 const NUMBERS = new Set(["tasks", "ready", "claimed", "future", "behind a key", "most claims"]);
 const byId = (id) => document.getElementById(id);
 const token = { get: () => sessionStorage.getItem("token"), set: (text) => sessionStorage.setItem("token", text) };
@@ -31,7 +32,9 @@ async function look() {
     if (answer.status === 401) return say(token.get() ? "This token isn't known." : "This service needs a token.", "bad");
     const found = await answer.json();
     if (!answer.ok) return say(found.detail, "bad");
+    const focus = document.activeElement.dataset.of;
     for (const name of ["queues", "tasks", "schedules", "workers"]) show(name, found[name]);
+    if (focus) [...document.querySelectorAll("button")].find((one) => one.dataset.of === focus)?.focus();
     last = new Date();
     say(`as of ${last.toLocaleTimeString()}`, "dim");
   } catch (error) {
@@ -73,6 +76,11 @@ function lines({ columns, rows }, kind) {
   return rows.map((row) => {
     const line = made("tr");
     line.append(...row.cells.map((cell, place) => made("td", cell, kind(columns[place]))));
+    if (row.may_change) {
+      const last = made("td", undefined, "actions");
+      last.append(...buttonsOfSchedule(row));
+      line.append(last);
+    }
     return line;
   });
 }
@@ -108,9 +116,7 @@ function fill(element, row) {
   }
   if (row.gaps) parts.push(histogram(row.gaps), made("p", "gaps from 0 to 2 intervals and more, logarithmic; red line: " +
     (row.gaps.promise === null ? "none is promised" : `promised, ${row.gaps.promise.toPrecision(2)}`), "dim"));
-  const focused = open.querySelector("button") === document.activeElement;
-  open.replaceChildren(...parts, facts, ...(row.may_change ? [button(row)] : []));
-  if (focused) open.querySelector("button")?.focus();
+  open.replaceChildren(...parts, facts, ...(row.may_change ? [buttonOfQueue(row)] : []));
 }
 
 function svg(tag, attributes) {
@@ -154,18 +160,32 @@ function chart(points) {
   return whole;
 }
 
-function button(row) {
-  const verb = row.held ? "Resume" : "Pause", one = made("button", verb);
+function buttonOfQueue(row) {
+  const [name, ...key] = row.key.split(":");
+  const path = `v1/queues/${encodeURIComponent(name)}/${row.held ? "resume" : "hold"}`;
+  return button(row, row.held ? "Resume" : "Pause", path, key.length ? { key: key.join(":") } : {});
+}
+
+function buttonsOfSchedule(row) {
+  const path = `v1/schedules/${encodeURIComponent(row.cells[0])}/`, about = row.queue === null ? {} : { queue: row.queue };
+  const pause = row.held ? "Resume" : "Pause";
+  return [button(row, pause, path + pause.toLowerCase(), about), button(row, "Run now", `${path}fire`, about)];
+}
+
+function button(row, verb, path, about) {
+  const one = made("button", verb);
+  one.dataset.of = `${verb === "Resume" ? "Pause" : verb} ${row.key}`; // which keeps the focus
   one.addEventListener("click", async () => {
     if (!confirm(`${verb} ${row.cells[0]}, for all processes?`)) return;
-    const [name, ...key] = row.key.split(":");
-    const answer = await request(`v1/queues/${encodeURIComponent(name)}/${row.held ? "resume" : "hold"}`, {
+    one.disabled = true;
+    const answer = await request(path, {
       method: "POST",
       headers: { "content-type": "application/json" },
-      body: JSON.stringify(key.length ? { key: key.join(":") } : {}),
+      body: JSON.stringify(about),
     }).catch(() => null);
     if (answer && !answer.ok) alert((await answer.json()).detail);
-    look();
+    clearTimeout(timer);
+    timer = setTimeout(look, REST);
   });
   return one;
 }
