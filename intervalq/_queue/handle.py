@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intervalq._keys.each import MAX_WEIGHT, OF_ALL, SHARED
@@ -16,12 +16,14 @@ from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import WaitingThreads
-from intervalq._shard.shard import REPLACED, Shard
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
 from intervalq.errors import ForkedError, InvalidOption, QueueClosed, WrongLoop
 from intervalq.store import Store, open_store, shown_url
+
+if TYPE_CHECKING:
+    from intervalq._shard.shard import Shard
 
 H = TypeVar("H", bound="Handle")
 
@@ -147,7 +149,7 @@ class Handle:
         if self._closed or (self._parent is not None and self._parent._closed):  # noqa: SLF001 - its own class
             raise QueueClosed(self.name)
         home = (os.getpid(), current_loop())
-        if shard is not None and shard.loop is REPLACED:
+        if shard is not None and shard.is_replaced:
             self._shard_here, self._store, self._jobs = None, self._given_store, {}
         if self._shard_here is not None and self._home is not None and self._home != home:
             if self._home[0] != home[0]:
@@ -156,6 +158,8 @@ class Handle:
                 raise WrongLoop(self.name)
             self._shard_here, self._store, self._jobs = None, self._given_store, {}
         if self._shard_here is None:
+            from intervalq._shard.shard import Shard  # noqa: PLC0415 - many queues of a program are never used
+
             mine, self._view = self._options, CommonView()
             precision = None if mine.precision is None else Precision(mine.precision)
             made = Shard(
