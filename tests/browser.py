@@ -19,6 +19,20 @@ PHONE: Final = 390
 DESKTOP: Final = 1280
 
 
+OVERFLOW: Final = """() => {
+  const width = document.documentElement.clientWidth, scrolls = (one) => {
+    for (let each = one.parentElement; each; each = each.parentElement)
+      if (["auto", "scroll", "hidden"].includes(getComputedStyle(each).overflowX)) return true;
+    return false;
+  };
+  return [...document.querySelectorAll("body *")].filter((one) => {
+    const { left, right, width: own } = one.getBoundingClientRect();
+    return own && (right > width + 1 || left < -1) && !scrolls(one);
+  }).map((one) => one.outerHTML.slice(0, 200));
+}"""
+"""What sticks out of the page at a side, and isn't within a part that scrolls by itself."""
+
+
 class Page:
     """The page of a browser."""
 
@@ -46,11 +60,14 @@ class Page:
         await self._socket.send_str(json.dumps({"id": self._number, "method": method, "params": parameters}))
         return self._number
 
+    async def resize(self, width: int, height: int) -> None:
+        """Give the page another size; one as wide as a phone is on a phone."""
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width == PHONE}
+        await self.do("Emulation.setDeviceMetricsOverride", **screen)
+
     async def open(self, url: str, *, width: int = DESKTOP, dark: bool = False) -> None:
         """Show a page, and wait until it is loaded."""
-        await self.do(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width == PHONE
-        )
+        await self.resize(width, 900)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.do("Emulation.setEmulatedMedia", features=[scheme])
         await self.do("Page.navigate", url="about:blank")
@@ -59,7 +76,9 @@ class Page:
 
     async def see(self, expression: str) -> Any:
         """The value of an expression in the page."""
-        found = await self.do("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = await self.do(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
@@ -78,10 +97,9 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             await self.do("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
 
-    async def picture(self, path: Path) -> None:
-        """Write what is to be seen."""
-        shown = await self.do("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(shown["data"]))
+    async def picture(self) -> bytes:
+        """What is to be seen, as PNG."""
+        return base64.b64decode((await self.do("Page.captureScreenshot", format="png"))["data"])
 
 
 @asynccontextmanager
@@ -90,7 +108,7 @@ async def chromium(profile: Path) -> AsyncIterator[Page]:
     browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
     command += [f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0)
+    process = await anyio.to_thread.run_sync(_started, command)
     try:
         assert process.stderr is not None
         place = await anyio.to_thread.run_sync(_address, process)
@@ -104,6 +122,10 @@ async def chromium(profile: Path) -> AsyncIterator[Page]:
     finally:
         os.killpg(process.pid, 9)
         process.communicate()
+
+
+def _started(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0)
 
 
 def _address(process: subprocess.Popen[bytes]) -> str:

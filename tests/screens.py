@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import httpx
 from click.testing import CliRunner
 
+from browser import Page, chromium
 from intervalq import IntervalQueue
 from intervalq._watch.reader import Reader
 from intervalq.cli._app import app
@@ -34,6 +33,8 @@ FOLDER: Final = Path(__file__).parent.parent / "docs" / "screens"
 MAX_BYTES: Final = 100_000
 SIZE: Final = 100, 30
 """Columns and lines of the terminal."""
+_LOOKS: Final = 15
+"""How many looks at a store the page shows in its picture, two seconds each."""
 
 _LABELS: Final = {"h1", "h2", "th", "dt", "figcaption", "button"}
 
@@ -157,32 +158,48 @@ async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int, lo
     )
 
 
-def browse(url: str, *options: str, budget: int = 5000) -> str:
-    """What Chromium prints of a page, without a profile and without a sandbox."""
-    with tempfile.TemporaryDirectory() as profile:
-        browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        command += [f"--user-data-dir={profile}", f"--virtual-time-budget={budget}", *options, url]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return done.stdout
-
-
-def picture(name: str, url: str, page: str, width: int, height: int) -> None:
-    """Write the picture of a page, with its labels."""
+async def picture(name: str, page: Page, height: int) -> None:
+    """Write what is to be seen of a page, with its labels."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "page.png"
-        browse(url, f"--screenshot={path}", f"--window-size={width},{height}")
-        with Image.open(path) as image:
-            few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    await page.do(
+        "Emulation.setDeviceMetricsOverride", width=900, height=height, deviceScaleFactor=1, mobile=False
+    )
+    with Image.open(BytesIO(await page.picture())) as image:
+        few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
     about = PngInfo()
-    about.add_text("labels", json.dumps(labels(page)))
+    about.add_text("labels", json.dumps(labels(await page.see("document.documentElement.outerHTML"))))
     out = BytesIO()
     few.save(out, "PNG", optimize=True, pnginfo=about)
     assert len(out.getvalue()) < MAX_BYTES, f"{name} has {len(out.getvalue())} bytes"
     (FOLDER / name).write_bytes(out.getvalue())
+
+
+async def sign_in(page: Page, token: str) -> None:
+    """Give the page of a service a token; its form is there until it has one."""
+    await page.see("sessionStorage.clear()")
+    await page.until("!document.querySelector('#who').hidden")
+    await page.see("document.querySelector('#token').focus()")
+    await page.do("Input.insertText", text=token)
+    await page.click("document.querySelector('#who button')")
+    await page.until(
+        "document.querySelector('#who').hidden && document.querySelectorAll('.queue').length > 0"
+    )
+
+
+def access_file(folder: Path) -> Path:
+    """An access file: the token `all` may do everything, the token `look` only read."""
+    rules = {"look": '["read"]', "all": '["read", "administer", "change", "insert"]'}
+    path = folder / "access.toml"
+    path.write_text(
+        "\n".join(
+            f'[{token}]\ntoken_sha256 = "{sha256(token.encode()).hexdigest()}"\n'
+            f'allow = [{{ queues = ["*"], actions = {actions} }}]'
+            for token, actions in rules.items()
+        )
+    )
+    return path
 
 
 def starts_log(folder: Path) -> Path:
@@ -217,34 +234,36 @@ def report_page(folder: Path) -> Path:
 
 async def make(*names: str) -> None:
     """Make the pictures of these names; none: all."""
-    chosen = names or ("top", "page", "report")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         url = f"sqlite://{folder}/state.db"
-        if "top" in chosen:
+        if not names or "top" in names:
             async with world(url) as work:
-                (FOLDER / "top.svg").write_text(await terminal(url, work, 40, starts_log(folder)), encoding="utf-8")
-        if "page" in chosen:
-            await _make_page(f"{url}2", starts_log(folder))
-        if "report" in chosen:
-            page = report_page(folder)
-            picture("report.png", page.as_uri(), page.read_text(), 1000, 900)
+                drawing = await terminal(url, work, 40, starts_log(folder))
+                (FOLDER / "top.svg").write_text(drawing, encoding="utf-8")
+        async with chromium(folder / "profile") as page:
+            if not names or "page" in names:
+                await _make_page(f"{url}2", folder, page)
+            if not names or "report" in names:
+                await page.open(report_page(folder).as_uri())
+                await picture("report.png", page, 900)
 
 
-async def _make_page(url: str, log: Path) -> None:
-    async with world(url) as work, serving(url, logs=[log]) as address, anyio.create_task_group() as group:
+async def _make_page(url: str, folder: Path, page: Page) -> None:
+    options = {"access": access_file(folder), "logs": [starts_log(folder)]}
+    async with world(url) as work, serving(url, **options) as address, anyio.create_task_group() as group:
 
         async def go_on() -> None:
             while True:
                 await work()
 
         group.start_soon(go_on)
-        async with httpx.AsyncClient() as client:
-            for _ in range(30):  # the page draws what the service has seen
-                (await client.get(f"{address}v1/overview")).raise_for_status()
-                await anyio.sleep(1)
-        page = await anyio.to_thread.run_sync(browse, f"{address}#api", "--dump-dom")
-        await anyio.to_thread.run_sync(picture, "page.png", f"{address}#api", page, 800, 900)
+        await page.open(f"{address}#api")
+        await sign_in(page, "all")
+        await page.until(
+            f"document.querySelector('.reached')?.getAttribute('d').split('L').length > {_LOOKS}"
+        )
+        await picture("page.png", page, 1150)
         group.cancel_scope.cancel()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,8 +39,8 @@ SETTINGS = line(at=FIRST, interval=0.1, tolerance=0.01, burst=1, max_running=Non
 
 def followed(path: Path, text: str) -> dict[str, str]:
     path.write_text(text)
-    logs = Logs([path])
-    logs.read()
+    with closing(Logs([path])) as logs:
+        logs.read()
     return dict(logs.seen("api").facts)
 
 
@@ -53,10 +54,11 @@ def count(logs: Logs) -> int:
 def test_the_last_starts_are_judged_by_the_promise(tmp_path: Path) -> None:
     text = SETTINGS + start(1) + start(2) + start(3, 0.02) + start(4)
     facts = followed(tmp_path / "log", text)
-    assert facts["gaps"] == "3, 1 shorter than promised, the shortest 0.8 intervals"
+    assert facts["shortest gap"] == "0.8 intervals; of 3, 1 shorter than promised"
     assert facts["lateness"] == "median 0us, 99 % 20ms"
     burst = SETTINGS.replace('"burst": 1', '"burst": 5')
-    assert followed(tmp_path / "log", burst + start(1) + start(2))["gaps"] == "1, the shortest 1 intervals"
+    facts = followed(tmp_path / "log", burst + start(1) + start(2))
+    assert facts["shortest gap"] == "1 intervals; of 1, not judged"
 
 
 def test_unused_slots_by_cause_and_process(tmp_path: Path) -> None:
@@ -64,8 +66,8 @@ def test_unused_slots_by_cause_and_process(tmp_path: Path) -> None:
         line(at=FIRST, shard=f"host:{number}:1", unused={"late": number, "away": 1}) for number in range(1, 8)
     )
     (tmp_path / "log").write_text(text + line(at=FIRST, unused={}, refused=2))
-    logs = Logs([tmp_path / "log"])
-    logs.read()
+    with closing(Logs([tmp_path / "log"])) as logs:
+        logs.read()
     facts = [value for name, value in logs.seen("api").facts if name == "unused slots"]
     assert facts[0] == "host:7:1: 7 late, 1 away"
     assert facts[-1] == "2 others: 3 late, 2 away"
@@ -75,33 +77,33 @@ def test_unused_slots_by_cause_and_process(tmp_path: Path) -> None:
 
 def test_a_log_is_followed_while_it_grows_is_rotated_and_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    logs = Logs([path])
-    assert count(logs) == 0  # it isn't there yet
-    path.write_text(SETTINGS + start(1) + start(2) + start(3)[:9])
-    assert count(logs) == 1
-    with path.open("a") as file:
-        file.write(start(3)[9:] + "no JSON\n[]\n{}\n")
-    assert count(logs) == 2
-    with path.open("a") as file:
-        file.write(start(4))
-    path.rename(tmp_path / "log.1")
-    assert count(logs) == 3  # there is no new one yet
-    path.write_text(start(5))
-    assert count(logs) == 4
-    path.write_text("")
-    assert count(logs) == 4
-    path.write_text(start(6))
-    assert count(logs) == 5
-    path.write_text(line(ticket=6, undone=True))
-    assert count(logs) == 4
+    with closing(Logs([path])) as logs:
+        assert count(logs) == 0  # it isn't there yet
+        path.write_text(SETTINGS + start(1) + start(2) + start(3)[:9])
+        assert count(logs) == 1
+        with path.open("a") as file:
+            file.write(start(3)[9:] + "no JSON\n[]\n{}\n")
+        assert count(logs) == 2
+        with path.open("a") as file:
+            file.write(start(4))
+        path.rename(tmp_path / "log.1")
+        assert count(logs) == 3  # there is no new one yet
+        path.write_text(start(5))
+        assert count(logs) == 4
+        path.write_text("")
+        assert count(logs) == 4
+        path.write_text(start(6))
+        assert count(logs) == 5
+        path.write_text(line(ticket=6, undone=True))
+        assert count(logs) == 4
 
 
 def test_starts_of_several_processes_come_in_any_order(tmp_path: Path) -> None:
     for name, numbers in (("a", (1, 3, 5)), ("b", (2, 4))):
         (tmp_path / name).write_text(SETTINGS + "".join(start(number) for number in numbers))
-    logs = Logs([tmp_path / "b", tmp_path / "a"])
-    logs.read()
-    assert dict(logs.seen("api").facts)["gaps"] == "4, 0 shorter than promised, the shortest 1 intervals"
+    with closing(Logs([tmp_path / "b", tmp_path / "a"])) as logs:
+        logs.read()
+    assert dict(logs.seen("api").facts)["shortest gap"] == "1 intervals; of 4, 0 shorter than promised"
 
 
 def test_only_the_last_starts_and_queues_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +112,14 @@ def test_only_the_last_starts_and_queues_are_kept(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(follow, "_BEFORE", 1_500)
     path = tmp_path / "log"
     path.write_text("".join(start(1, queue=name) for name in "abcde") * 10 + SETTINGS + start(1) + start(2))
-    logs = Logs([path])
-    assert count(logs) == 1
-    assert [bool(logs.seen(name).facts) for name in "abcde"] == [False] * 4 + [True]
-    early, late = line(at=FIRST, unused={"late": 1}), line(at=FIRST + 0.9, unused={"away": 1})
-    with path.open("a") as file:
-        file.write(early + late + "".join(start(number) for number in range(3, 10)))
-    assert count(logs) == 2
-    assert ("unused slots", "host:1:1: 1 away") in logs.seen("api").facts
+    with closing(Logs([path])) as logs:
+        assert count(logs) == 1
+        assert [bool(logs.seen(name).facts) for name in "abcde"] == [False] * 4 + [True]
+        early, late = line(at=FIRST, unused={"late": 1}), line(at=FIRST + 0.9, unused={"away": 1})
+        with path.open("a") as file:
+            file.write(early + late + "".join(start(number) for number in range(3, 10)))
+        assert count(logs) == 2
+        assert ("unused slots", "host:1:1: 1 away") in logs.seen("api").facts
 
 
 def test_a_log_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -127,23 +129,21 @@ def test_a_log_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 def refuse() -> None:
     error = RuntimeError("429")
-    error.response = SimpleNamespace(status_code=429, headers={"retry-after": "1"})  # type: ignore[attr-defined]
+    error.response = SimpleNamespace(status_code=429, headers={"Retry-After": "1"})  # type: ignore[attr-defined]
     raise error
 
 
 def test_a_queue_logs_what_the_server_refused(tmp_path: Path) -> None:
     log = tmp_path / "starts.jsonl"
     with virtual_clock():
-        queue = sync.IntervalQueue("api", rate="20/s", log=log)
+        queue = sync.IntervalQueue("api", rate="20/s", retry_after=True, log=log)
         for job in (int, refuse, int, int, refuse):
-            try:
+            with suppress(RuntimeError):
                 queue.run(job)
-            except RuntimeError:
-                pass
         state = queue.inspect()
         queue.close()
-    logs = Logs([log])
-    logs.read()
+    with closing(Logs([log])) as logs:
+        logs.read()
     assert ("refused", "2") in logs.seen("api").facts
     [row] = queue_rows(Looked([state], 0), Rates(), logs)
     assert row.gaps is not None

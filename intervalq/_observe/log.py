@@ -42,8 +42,8 @@ class StartLog:
     """The log of one shard. Times are seconds since 1970 on the store's clock.
 
     Its lines have `queue` and `shard`, and: `ticket`, `due`, `started`, `waited` for a start; `ticket`,
-    `undone` for one that was taken back; `at` and the settings whenever they have changed; `at`, `unused`, `refused`
-    for slots that were given up since the last such line, by cause, and jobs that the server refused.
+    `undone` for one that was taken back; `at` and the settings whenever they have changed; `at`, `unused`,
+    `refused` for slots given up, by cause, and jobs refused by the server, since the last such line.
     """
 
     def __init__(self, shard: Shard, writer: Writer) -> None:
@@ -82,7 +82,7 @@ class StartLog:
         self._writer.flush()
 
     def lost(self) -> list[str]:
-        """A line about slots that were given up and jobs that were refused since the last one, if there were any."""
+        """A line about slots given up and jobs refused since the last one, if there were any."""
         skipped = dict(self._shard.dispatcher.skipped)
         unused = {cause: count - self._skipped.get(cause, 0) for cause, count in skipped.items()}
         unused = {cause: count for cause, count in unused.items() if count}

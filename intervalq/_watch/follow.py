@@ -78,9 +78,16 @@ class Logs:
             del self._queues[name]
             self._seen.pop(name, None)
         for name, queue in found.items():
+            if name not in self._queues:
+                continue
             queue.finish()
             queue.keep(_STARTS)
             self._seen[name] = _seen(queue)
+
+    def close(self) -> None:
+        """Read no more."""
+        for file in self._files:
+            file.close()
 
     def seen(self, name: str) -> Seen:
         """What the logs say of a queue."""
@@ -100,9 +107,7 @@ class _File:
         found = self._more() if self._file is not None else []
         if self._file is None or self._is_other(self._file):
             is_first = self._file is None
-            if self._file is not None:
-                self._file.close()
-            self._file, self._rest = None, b""
+            self.close()
             with suppress(FileNotFoundError):
                 self._file = self.path.open("rb")
                 if is_first and (size := self._file.seek(0, 2)) > _BEFORE:
@@ -112,6 +117,12 @@ class _File:
                     self._file.seek(0)
                 found += self._more()
         return found
+
+    def close(self) -> None:
+        """Forget the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rest = None, b""
 
     def _more(self) -> list[bytes]:
         assert self._file is not None
@@ -132,8 +143,8 @@ def _seen(queue: QueueLog) -> Seen:
     gaps, short = queue.gaps()
     counts = gap_counts((gap, 1) for gap in gaps)
     if gaps:
-        judged = "" if queue.promise is None else f", {short:,} shorter than promised"
-        facts.append(("gaps", f"{len(gaps):,}{judged}, the shortest {min(gaps):.3g} intervals"))
+        judged = "not judged" if queue.promise is None else f"{short:,} shorter than promised"
+        facts.append(("shortest gap", f"{min(gaps):.3g} intervals; of {len(gaps):,}, {judged}"))
     if queue.started:
         late = sorted(at - due for at, due in zip(queue.started, queue.due, strict=True))
         median, slow = (seconds(percentile(late, percent)) for percent in (50, 99))

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from intervalq.errors import IntervalqError, short
 
-
 ROUNDING: Final = 2e-6
 """Times in a log are whole microseconds, so that a gap may seem shorter than it was."""
 
@@ -120,7 +119,7 @@ class QueueLog:
         self.by = array("l", map(self.shard, names))
 
     def gaps(self) -> tuple[list[float], int]:
-        """The gaps between starts, in intervals, and how many are shorter than promised; `finish` was called."""
+        """The gaps between starts, in intervals, and how many are too short; `finish` was called."""
         gaps, short = list[float](), 0
         paces = [self.pace(at) for at in self.started]
         for (at, later), (before, pace) in zip(pairwise(self.started), pairwise(paces), strict=True):
@@ -134,7 +133,7 @@ class QueueLog:
 
     @property
     def promise(self) -> float | None:
-        """The shortest gap that is promised by the last settings, in intervals; None: none is, as with a burst."""
+        """The shortest gap that is promised now, in intervals; None: none is, as with a burst."""
         last = self.paces[-1] if self.paces else None
         if last is None or not last.interval or last.burst != 1:
             return None

@@ -160,6 +160,7 @@ class Reader:
 
     async def aclose(self) -> None:
         """Close what `opened` opened."""
+        self.logs.close()
         if self.tasks is not None:
             await self.tasks.aclose()
         if self.queues is not None:

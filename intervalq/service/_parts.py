@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from intervalq._wire.schema import Schemas
 from intervalq._watch.reader import Reader
+from intervalq._wire.schema import Schemas
 from intervalq.service import _page, _schedules
 from intervalq.service._access import Access
 from intervalq.service._entroq import over_grpc as entroq_grpc
@@ -71,5 +71,6 @@ class Parts:
         """Give back what nobody got, and close the stores that are ours."""
         if self._queues is not None:
             await self._queues.aclose()
+        self._reader.logs.close()
         await self.verbs.aclose()
         await self._stores.aclose()

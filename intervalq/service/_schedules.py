@@ -34,9 +34,7 @@ def routes(reader: Reader, access: Access | None) -> list[Route]:
     ]
 
 
-def _endpoint(
-    reader: Reader, access: Access | None, change: str
-) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(reader: Reader, access: Access | None, change: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         name = request.path_params["schedule"]
         try:

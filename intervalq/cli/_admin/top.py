@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -57,8 +58,8 @@ def shows_once(every: float, *, once: bool) -> bool:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Show gaps, lateness, unused slots and refusals by this log, which IntervalQueue(log=...) writes; may "
-    "be repeated.",
+    help="Show gaps, lateness, unused slots and refusals by this log, which IntervalQueue(log=...) writes. "
+    "May be repeated.",
 )
 @click.option("--plain", is_flag=True, help="Show only a table of queues, without keys to press.")
 @store_option

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from intervalq._page.charts import Chart, Panel, bars, drawn, gaps, layers, legend, lines, times
 from intervalq._page.html import cards, document, pictures, plural, table
 from intervalq._show import exact, seconds
-from intervalq.cli._report.figures import Figures, Window
 from intervalq._watch.log import QueueLog, percentile
+from intervalq.cli._report.figures import Figures, Window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

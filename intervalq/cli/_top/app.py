@@ -217,7 +217,7 @@ class Top(App[None]):
         row = self._row()
         lines = [f"{name:>{_LABEL}}  {value}" for name, value in (row.facts if row is not None else ())]
         if row is not None and row.gaps is not None:
-            lines.insert(0, f"{'by length':>{_LABEL}}  {histogram(row.gaps)}")
+            lines.insert(0, f"{'gaps':>{_LABEL}}  {histogram(row.gaps)}")
         if row is not None and row.points:
             lines.insert(0, f"{'starts':>{_LABEL}}  {bars(row.points, self.size.width - _LABEL - 6)}")
         self.query_one("#detail Static", Static).update(Text("\n".join(lines) or "nothing here"))
@@ -272,7 +272,7 @@ def bars(points: Sequence[Point], width: int) -> str:
 
 
 def histogram(gaps: Gaps) -> str:
-    """Gaps from 0 to 2 intervals as bars, by their logarithms; a line stands before the shortest promised one."""
+    """Gaps from 0 to 2 intervals as bars, by their logarithms; a line stands where the promise is."""
     highest = math.log1p(max(gaps.counts))
     text = "".join(
         _BARS[min(7, int(8 * math.log1p(count) / highest))] if count else " " for count in gaps.counts
