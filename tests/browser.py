@@ -21,8 +21,10 @@ DESKTOP: Final = 1280
 
 OVERFLOW: Final = """() => {
   const width = document.documentElement.clientWidth, scrolls = (one) => {
-    for (let each = one.parentElement; each; each = each.parentElement)
-      if (["auto", "scroll", "hidden"].includes(getComputedStyle(each).overflowX)) return true;
+    for (let each = one; each !== document.body; each = each.parentElement) {
+      const { overflowX, position } = getComputedStyle(each);
+      if (position === "fixed" || (each !== one && overflowX !== "visible")) return true;
+    }
     return false;
   };
   return [...document.querySelectorAll("body *")].filter((one) => {
@@ -30,7 +32,7 @@ OVERFLOW: Final = """() => {
     return own && (right > width + 1 || left < -1) && !scrolls(one);
   }).map((one) => one.outerHTML.slice(0, 200));
 }"""
-"""What sticks out of the page at a side, and isn't within a part that scrolls by itself."""
+"""What sticks out of the page at a side, unless it is in a part that scrolls, or stays in its place."""
 
 
 class Page:

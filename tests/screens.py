@@ -232,6 +232,20 @@ def report_page(folder: Path) -> Path:
     return out
 
 
+def audit_page(folder: Path) -> Path:
+    """The page of an audit of a log with one fault of each kind, in a Spark of its own."""
+    from pyspark.sql import SparkSession
+
+    from spark.planted_logs import audited
+
+    builder = SparkSession.builder.master("local[2]").config("spark.sql.codegen.wholeStage", "false")
+    session = builder.getOrCreate()
+    try:
+        return audited(session).write(folder / "audit.html")
+    finally:
+        session.stop()
+
+
 async def make(*names: str) -> None:
     """Make the pictures of these names; none: all."""
     with tempfile.TemporaryDirectory() as name:
@@ -247,6 +261,9 @@ async def make(*names: str) -> None:
             if not names or "report" in names:
                 await page.open(report_page(folder).as_uri())
                 await picture("report.png", page, 900)
+            if not names or "audit" in names:
+                await page.open(audit_page(folder).as_uri())
+                await picture("audit.png", page, 1150)
 
 
 async def _make_page(url: str, folder: Path, page: Page) -> None:

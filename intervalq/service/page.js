@@ -177,7 +177,6 @@ function button(row, verb, path, about) {
   one.dataset.of = `${verb === "Resume" ? "Pause" : verb} ${row.key}`; // which keeps the focus
   one.addEventListener("click", async () => {
     if (!confirm(`${verb} ${row.cells[0]}, for all processes?`)) return;
-    one.disabled = true;
     const answer = await request(path, {
       method: "POST",
       headers: { "content-type": "application/json" },
