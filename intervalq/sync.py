@@ -32,7 +32,7 @@ from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import ForkedError, StoreError
 
 if TYPE_CHECKING:
-    from intervalq.schedules.sync import Schedules as Schedules
+    pass
 else:  # for type checkers, any other name is a mistake
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
@@ -41,6 +41,7 @@ else:  # for type checkers, any other name is a mistake
         from intervalq.schedules.sync import Schedules  # noqa: PLC0415 - few programs have both
 
         return Schedules
+
 
 F = TypeVar("F")
 T = TypeVar("T")

@@ -8,6 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from intervalq import IntervalQueue
@@ -87,16 +88,16 @@ def test_a_job_that_can_not_wait_so_long_is_refused_at_once() -> None:
     async def main() -> None:
         queue = IntervalQueue("q", interval="10s", store=Watched(), window="02:00-02:30", timeout="5m")
         with pytest.raises(SlotTimeout):  # at 01:51:40
-            await queue.run(lambda: anyio.sleep(0))
+            await queue.run(anyio.lowlevel.checkpoint)
         await anyio.sleep(5 * MINUTE)
-        await queue.run(lambda: anyio.sleep(0))
+        await queue.run(anyio.lowlevel.checkpoint)
         assert clock().time().replace(microsecond=0).isoformat() == "02:00:00"
         await anyio.sleep(30 * MINUTE)
         before = clock()
         assert (await queue.inspect()).next_slot == datetime(2001, 9, 10, 2, tzinfo=UTC).timestamp()
         assert await queue.quote() == pytest.approx(DAY - 30 * MINUTE, rel=0.01)
         with pytest.raises(SlotTimeout) as refused:
-            await queue.run(lambda: anyio.sleep(0))
+            await queue.run(anyio.lowlevel.checkpoint)
         assert refused.value.retry_after == pytest.approx(DAY - 30 * MINUTE, rel=0.01)
         with pytest.raises(SlotTimeout):
             async with queue.try_slot():
@@ -125,6 +126,10 @@ def test_the_hours_are_those_of_the_clock_on_the_wall_over_both_changes(window: 
 
 
 def test_wrong_hours_are_refused() -> None:
-    for options in ({"window": "22-6"}, {"window": "22:00-22:00"}, {"window": "22:00-06:00", "timezone": "Moon"}):
+    for options in (
+        {"window": "22-6"},
+        {"window": "22:00-22:00"},
+        {"window": "22:00-06:00", "timezone": "Moon"},
+    ):
         with pytest.raises(InvalidOption):
             IntervalQueue("q", rate="1/s", **options)  # type: ignore[arg-type] # texts

@@ -53,7 +53,9 @@ def next_opening(window: str, instant: int, zone: tzinfo) -> int:
     found = min(later)
     if local(found, zone).utcoffset() == before.utcoffset() and is_open(window, found, zone):
         return found
-    for minute in range(instant - instant % _MINUTE + _MINUTE, found + 1, _MINUTE):  # over a change of the clocks
+    for minute in range(
+        instant - instant % _MINUTE + _MINUTE, found + 1, _MINUTE
+    ):  # over a change of the clocks
         if is_open(window, minute, zone):
             return minute
     return next_opening(window, found, zone)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 import anyio
 
-from intervalq._hours.window import Hours
 from intervalq._keys.shards import keyed_on
 from intervalq._shard.connection import Connection
 from intervalq._shard.conversation import Conversation
@@ -31,6 +30,9 @@ from intervalq._timing.precision import Precision
 from intervalq.errors import ForkedError, QueueClosed, SlotTimeout
 from intervalq.rules import Answer, Command, Settings, Slot, State
 from intervalq.store import Store
+
+if TYPE_CHECKING:  # few queues have hours
+    from intervalq._hours.window import Hours
 
 
 class Shard:
@@ -78,12 +80,9 @@ class Shard:
         SHARDS.add(self)
         self.clock = CLOCK.get()
         own = keyed_on(store)  # slots of other keys lie between those of a key with a pace of its own
-        self.time: StoreTime = StoreTime(
-            strict=strict,
-            moves=own is None or not own.own_pace,
-            beside=None if beside is None else beside.time,
-            hours=hours,
-        )
+        moves = own is None or not own.own_pace
+        near = None if beside is None else beside.time
+        self.time: StoreTime = StoreTime(strict=strict, moves=moves, beside=near, hours=hours)
         self.precision: Precision = (precision or Precision()) if beside is None else beside.precision
         self.wait_queue = WaitQueue()
         self.grants = Grants()

@@ -8,12 +8,14 @@ the record.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from intervalq._hours.window import Hours
 from intervalq._shard.grants import GrantRange
 from intervalq._timing.estimates import Recent, StoreClock
 from intervalq.rules import ERROR_KEPT, FOREVER, Slot, State
+
+if TYPE_CHECKING:  # few queues have hours
+    from intervalq._hours.window import Hours
 
 REACTION: Final = 200
 """How long a job takes to begin after the answer with its grant has arrived, on an idle event loop."""

@@ -11,6 +11,7 @@ import anyio
 from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 
+from intervalq._hours.zone import shown
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.outage import LoopOutage
 from intervalq._timing.wakeable_sleep import WakeableSleep
@@ -22,7 +23,6 @@ from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._task import ScheduledTask
 from intervalq.schedules._times.plan import Plan
-from intervalq._hours.zone import shown
 from intervalq.schedules.rules import Outcome, Record, declare, end, fire, skip
 from intervalq.store import wall_clock
 

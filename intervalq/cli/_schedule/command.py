@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import anyio
 import click
 
+from intervalq._hours.zone import shown
 from intervalq._show import as_json, bare_table, escaped, print_table
 from intervalq._watch.reader import tasks_at
 from intervalq._watch.rows import what_it_does
@@ -17,7 +18,6 @@ from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
 from intervalq.errors import ScheduleNotFound
 from intervalq.schedules import ScheduleInfo, Schedules
-from intervalq._hours.zone import shown
 from intervalq.tasks import TaskSchedules
 
 R = TypeVar("R")

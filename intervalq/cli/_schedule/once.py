@@ -9,6 +9,7 @@ from typing import Final
 import anyio
 import click
 
+from intervalq._hours.zone import shown
 from intervalq._queue.options import Duration
 from intervalq._show import warn
 from intervalq._spec import parse
@@ -23,7 +24,6 @@ from intervalq.schedules import _lease
 from intervalq.schedules._holder import Holder, Process, host_of, of_command
 from intervalq.schedules._records import Records
 from intervalq.schedules._times.plan import Plan
-from intervalq._hours.zone import shown
 from intervalq.schedules.rules import Record, end, fire, skip, take_over
 from intervalq.store import Store, open_store, scheduling, wall_clock
 
@@ -256,7 +256,9 @@ class _Once:
             if record is None:
                 return None
             after = end(record, holder, now, finished=code is not None)
-            return after if after is record or after.running else replace(after, holder=of_command(holder, code))
+            return (
+                after if after is record or after.running else replace(after, holder=of_command(holder, code))
+            )
 
         try:
             await self._records.change(self._name, ended)
