@@ -58,8 +58,10 @@ def test_jobs_begin_in_the_window_and_nobody_asks_outside_of_it(
 
     async def main() -> None:
         store, jobs = Watched(), 260
-        window = {"window": "04:00-04:30", "timezone": "Europe/Berlin"}  # 02:00 UTC
-        processes = [IntervalQueue("q", store=store, **options, **window) for _ in range(2)]
+        window, zone = "04:00-04:30", "Europe/Berlin"  # 02:00 UTC
+        processes = [
+            IntervalQueue("q", store=store, window=window, timezone=zone, **options) for _ in range(2)
+        ]
 
         async def one(number: int) -> None:
             queue, key = processes[number % 2], keys[number // 2 % len(keys)]

@@ -159,7 +159,7 @@ def test_the_doctor_names_hosts_whose_clocks_disagree(intervalq: CommandLine) ->
 @pytest.mark.parametrize("name", ["", "1.2@h+1.0", "deadbeef", f"{'a' * 16}.5@h+1.0 x"])
 def test_names_of_other_holders_tell_nothing(name: str) -> None:
     assert Holder.of(name) is None
-    assert Holder.of(f"{'a' * 16}.5@a+b-0.3+1.0 7") == ("a+b-0.3", 1.0, 7)
+    assert Holder.of(f"{'a' * 16}.5@a+b-0.3+1.0 7") == ("a+b-0.3", 1.0, 7, True)
 
 
 def test_a_host_that_gets_no_answers_ends_its_command_before_another_one_may_begin() -> None:
