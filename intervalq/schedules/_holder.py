@@ -33,8 +33,8 @@ class Holder(NamedTuple):
         if found is None:
             return None
         code = found["code"]
-        ended = code is not None and code != "-"
-        return cls(found["host"], float(found["ahead"]), int(code) if ended else None, code is not None)
+        ended = None if code is None or code == "-" else int(code)
+        return cls(found["host"], float(found["ahead"]), ended, code is not None)
 
 
 def host_of(name: str) -> str:
