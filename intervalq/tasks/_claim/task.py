@@ -15,7 +15,7 @@ from intervalq._spec import codec, parse
 from intervalq.errors import ClaimLost, InvalidOption, plain
 from intervalq.tasks._claim import progress as _progress
 from intervalq.tasks._claim import values as _values
-from intervalq.tasks._claim.endings import dead, kept, snoozed, unused
+from intervalq.tasks._claim.endings import dead, kept, snoozed, unused, written
 from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Kept, Row
 from intervalq.tasks.store import Isolation
@@ -143,8 +143,6 @@ class Task(Generic[V_co]):
         """The session that has claimed it; None: nobody."""
         return self._row.session
 
-    # --- changes for `Tasks.modify` -----------------------------------------------------------------
-
     def change(
         self,
         value: object = ...,
@@ -246,7 +244,9 @@ class Claim(Task[V_co]):
     if the task is no longer this session's or was already settled; then nothing was done.
     """
 
-    __slots__ = ("_began", "_keep_for", "_lease", "_on_lost", "_session", "_since", "_slot", "open")
+    __slots__ = (
+        "_began", "_keep_for", "_lease", "_on_lost", "_result", "_session", "_since", "_slot", "open",
+    )  # fmt: skip
 
     _range: Any = None
     """For a plain task, the range that it was claimed with, see `PlainClaim`; None: an ordinary task."""
@@ -270,6 +270,7 @@ class Claim(Task[V_co]):
         """Ends the work on the task when the claim is lost."""
 
     _slot: Slot | None  # set when a paced task begins
+    _result: str  # set when a kept task is acknowledged: the result as JSON text; empty: none
 
     @property
     def slot(self) -> Slot | None:
@@ -281,17 +282,22 @@ class Claim(Task[V_co]):
         """How many times a worker began with it, including this time; the first attempt is 1."""
         return self._row.attempt + (self._began and not self._row.begun)
 
-    async def ack(self, *changes: Insert | Change | Delete | Depend) -> None:
+    async def ack(self, *changes: Insert | Change | Delete | Depend, result: object = None) -> None:
         """Acknowledge the task: remove it, and make the other changes in the same step, all or nothing.
 
         One of the changes may concern this task itself; then it is changed instead of removed. With
         `ack(claim.change(queue="next"))` it moves on to another queue, where its attempts are counted anew
         and its error is cleared, unless the change sets them or the queue is a dead-letter queue.
 
+        `result` is any JSON value, for the outcome of a kept task; that of other tasks is dropped.
+
         Raises:
             ClaimLost: it is no longer claimed by this session.
-            DependencyError, InboxFull: the other changes can't be made; the task is still claimed.
+            DependencyError, InboxFull, InvalidTask: the changes can't be made, or the result can't be kept;
+                the task is still claimed.
         """
+        if self._keep_for:
+            self._result = written(result, self._form)
         if changes:
             await self._session.ack_with(self, changes)
         else:
@@ -381,7 +387,7 @@ class Claim(Task[V_co]):
 
     def _kept(self) -> Kept | None:
         """What the task's outcome says if it ends now; None: it has none."""
-        return kept(self._keep_for, self._since) if self._keep_for else None
+        return kept(self._keep_for, self._since, getattr(self, "_result", "")) if self._keep_for else None
 
     def _lost(self) -> ClaimLost:
         """The error of a lost claim."""
