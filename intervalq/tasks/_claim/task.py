@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
 from types import EllipsisType
@@ -245,7 +245,8 @@ class Claim(Task[V_co]):
     """
 
     __slots__ = (
-        "_began", "_keep_for", "_lease", "_on_lost", "_result", "_session", "_since", "_slot", "open",
+        "_arrived", "_began", "_keep_for", "_lease", "_on_lost", "_result", "_session", "_since", "_slot",
+        "open",
     )  # fmt: skip
 
     _range: Any = None
@@ -271,6 +272,7 @@ class Claim(Task[V_co]):
 
     _slot: Slot | None  # set when a paced task begins
     _result: str  # set when a kept task is acknowledged: the result as JSON text; empty: none
+    _arrived: float  # when a worker got it, on the session's clock
 
     @property
     def slot(self) -> Slot | None:
@@ -364,8 +366,7 @@ class Claim(Task[V_co]):
             micros = self._lease
         await self._session.renew(self, micros, report)
 
-    @asynccontextmanager
-    async def commit(self, isolation: Isolation = "read committed") -> AsyncIterator[Any]:
+    def commit(self, isolation: Isolation = "read committed") -> AbstractAsyncContextManager[Any]:
         """Write results in a transaction of the store's database; at its end the task is removed.
 
         The context gives psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite). The results
@@ -378,8 +379,7 @@ class Claim(Task[V_co]):
                 In a worker, the function is run again, up to five times.
             UnsupportedOperation: the store has no transactions for its users.
         """
-        async with self._session.commit((self,), isolation) as connection:
-            yield connection
+        return self._session.commit((self,), isolation)
 
     def _done(self) -> Delete:
         """The acknowledgement of the task."""
