@@ -14,10 +14,10 @@ from intervalq.tasks import QueueStats, Task, Tasks, TaskSchedules, WorkerSessio
 from intervalq.tasks.rules import Select
 
 MAX_RECORDS: Final = 1_000
-"""How many queues and keys those who look again and again read."""
+"""The maximum number of queues and keys that a live view reads."""
 
 _MAX_TASKS: Final = 100
-"""How many tasks of each worker process are read."""
+"""The maximum number of tasks of each worker process that are read."""
 
 
 class Looked(NamedTuple):
@@ -80,14 +80,14 @@ async def begun(
 
 
 class Reader:
-    """The queues, tasks and schedules of a store, for those who look at them again and again."""
+    """The queues, tasks and schedules of a store, for live views."""
 
     def __init__(self, queues: Store | None, tasks: Tasks | None) -> None:
         self.queues, self.tasks = queues, tasks
 
     @classmethod
     def opened(cls, url: str | None) -> Self:
-        """A reader of the stores at a URL or path; None: where each kind is by default.
+        """A reader of the stores at a URL or path; None: the default store of each kind.
 
         Raises:
             InvalidOption, UnknownStore, MissingExtra, StoreError: as for `open_store`.

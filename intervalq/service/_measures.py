@@ -1,4 +1,4 @@
-"""What a service does, for OpenTelemetry, if the program uses it when the service begins."""
+"""Metrics of a service, if the program uses OpenTelemetry when the service begins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def waits(kind: Literal["claim", "slot", "stream"]) -> Iterator[None]:
 
 
 def measured(answer: Answer, verb: str | Callable[[Any], str]) -> Answer:
-    """The function of a method over gRPC with one answer. `verb`: its name, or what tells it of a request."""
+    """Measure a gRPC method with one answer. `verb`: its name, or a function that finds it in a request."""
     found = telemetry()
     if found is None:
         return answer
@@ -60,7 +60,7 @@ def measured_stream(answer: Answer, verb: str) -> Answer:
 
 
 def measure(route: Route) -> Route:
-    """The same route; its requests are measured."""
+    """Measure the requests of a route; returns the route."""
     found, app = telemetry(), route.app
     if found is None:
         return route

@@ -43,7 +43,7 @@ class Batcher:
         self.session = ""
         """The id of the session; empty: it has not begun."""
         self.claims: dict[str, Claim] = {}
-        """Claims that are not known to be settled, but for those in ranges."""
+        """Claims that are not known to be settled, except those in ranges."""
         self.hears = False
         """Whether the store sends wake-ups."""
         self.busy = 0
