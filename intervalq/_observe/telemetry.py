@@ -77,7 +77,9 @@ class Telemetry:
 
     def counts(self, what: str) -> Counter[str]:
         """A counter of outcomes of tasks that also adds to the metric. `what`: their queues."""
-        return Told(lambda outcome, more: self.tasks.add(more, {names.QUEUE: what, names.OUTCOME: outcome}))
+        return Reporting(
+            lambda outcome, more: self.tasks.add(more, {names.QUEUE: what, names.OUTCOME: outcome})
+        )
 
     @quietly
     def inserted(self, tasks: Iterable[tuple[str, str]]) -> None:
@@ -148,7 +150,7 @@ class _Jobs:
         self._name = shown(shard.queue)
         self._spans: dict[int, Span] = {}
         self._undone = 0  # jobs that were counted, but did not begin
-        shard.dispatcher.skipped = Told(
+        shard.dispatcher.skipped = Reporting(
             lambda cause, more: telemetry.unused.add(more, {**self._attributes, names.CAUSE: cause})
         )
         ended, end = shard.ended, quietly(self._end)
@@ -194,7 +196,7 @@ class _Jobs:
             span.end()
 
 
-class Told(Counter[str]):
+class Reporting(Counter[str]):
     """A counter that also reports each increase of a count."""
 
     def __init__(self, tell: Callable[[str, int], object]) -> None:

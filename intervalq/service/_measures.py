@@ -38,11 +38,11 @@ def measured(answer: Answer, verb: str | Callable[[Any], str]) -> Answer:
     if found is None:
         return answer
 
-    async def told(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
         with _call(found, verb if isinstance(verb, str) else verb(request), context):
             return await answer(request, context)
 
-    return told
+    return call
 
 
 def measured_stream(answer: Answer, verb: str) -> Answer:
@@ -51,12 +51,12 @@ def measured_stream(answer: Answer, verb: str) -> Answer:
     if found is None:
         return answer
 
-    async def told(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:  # noqa: ANN401
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:  # noqa: ANN401
         with _call(found, verb, context):
             async for message in answer(request, context):
                 yield message
 
-    return told
+    return call
 
 
 def measure(route: Route) -> Route:
@@ -65,7 +65,7 @@ def measure(route: Route) -> Route:
     if found is None:
         return route
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    async def measured_app(scope: Scope, receive: Receive, send: Send) -> None:
         outcome, begun = "none", time.perf_counter()  # none: the client has gone
 
         async def sent(message: Message) -> None:
@@ -79,7 +79,7 @@ def measure(route: Route) -> Route:
         finally:
             _record(found, f"{scope['method']} {route.path}", outcome, begun)
 
-    route.app = told
+    route.app = measured_app
     return route
 
 

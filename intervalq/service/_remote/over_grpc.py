@@ -171,11 +171,11 @@ async def _shown(
 ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
     async with context as woken:
 
-        async def told() -> bytes:
+        async def content() -> bytes:
             handed = await woken()
             return b"" if handed is None or show is None else dumps(Worked, show(handed))
 
-        yield told
+        yield content
 
 
 async def _next(woken: Callable[[], Awaitable[bytes]], over: asyncio.Event) -> tuple[bytes] | None:
