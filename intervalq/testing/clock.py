@@ -160,7 +160,7 @@ class VirtualClock:
 
         def resting_result(future: Future[Any], timeout: float | None = None) -> Any:  # noqa: ANN401
             with self._at_rest() as woken:
-                # Whoever sets the result is at work, so that at any time somebody is.
+                # The thread that sets the result counts as working, so that at any time one does.
                 future.add_done_callback(lambda _: woken())
                 return result(future, timeout)
 
@@ -293,7 +293,7 @@ def no_waiting() -> Iterator[VirtualClock]:
 
 @contextmanager
 def _in_place(clock: VirtualClock) -> Iterator[None]:
-    """Use a clock in the whole process; what was opened with another one is opened anew."""
+    """Use a clock in the whole process; stores that were opened with another one are opened again."""
     before = CLOCK.of_process
     _begin_anew()
     CLOCK.of_process = clock

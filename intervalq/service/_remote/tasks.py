@@ -39,7 +39,7 @@ from intervalq.tasks.store import MAX_ROWS, TaskStore
 
 _LOCKS: Final = waiters_of("")
 MAX_SHOWN: Final = 10_000
-"""The most tasks or outcomes in an answer, because it is one message."""
+"""The maximum number of tasks or outcomes in an answer, because it is one message."""
 
 
 class RemoteTasks:
@@ -76,7 +76,7 @@ class RemoteTasks:
         return shown if limit is None else shown[:limit]
 
     async def listener(self, name: str) -> str:
-        """The name in the store of whoever listens for wake-ups: a session, or those who wait for a lock.
+        """The name of a listener for wake-ups in the store: a session, or the waiters for a lock.
 
         Raises:
             Refusal: the caller may not.

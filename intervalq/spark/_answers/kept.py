@@ -50,7 +50,7 @@ _MARKS: Final = {*_READERS, IN_FILE}
 
 
 def written_answer(value: object) -> Any:  # noqa: ANN401, PLR0911 - any JSON; one return for each kind
-    """The JSON value that stands for an answer.
+    """The JSON value that represents an answer.
 
     Raises:
         TypeError: it has a value of a type that can't be kept; the message names the type.
@@ -94,7 +94,7 @@ def of_numpy(value: object) -> object:
 
 
 def read_answer(value: Any) -> Any:  # noqa: ANN401 - any JSON, any answer
-    """The answer that a JSON value stands for."""
+    """The answer that a JSON value represents."""
     if isinstance(value, list):
         return [read_answer(item) for item in value]
     if not isinstance(value, dict):

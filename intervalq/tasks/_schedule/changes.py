@@ -152,7 +152,7 @@ async def _change(home: Home, name: str, change: Callable[[Row], Modify]) -> Non
 
 
 def _seen(row: Row) -> Modify:
-    """A condition: the row is still as it was read. On NATS, who has claimed it may read an old one."""
+    """A condition: the row is still as it was read. On NATS, its claimant may read an old one."""
     return Modify(depends=(Depend(row.id, row.version),))
 
 

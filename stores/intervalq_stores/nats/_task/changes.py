@@ -73,7 +73,7 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
 
 
 async def cancel(stream: Stream, ids: Sequence[str]) -> tuple[str, ...]:
-    """Remove tasks with these ids, whoever has claimed them; returns the ids of those that existed.
+    """Remove tasks with these ids, claimed or not; returns the ids of those that existed.
 
     Claimants hear of that by revocations.
     """
@@ -168,7 +168,7 @@ async def _insert(steps: Steps, insert: Insert, now: int, instead_of: int | None
 
 
 async def _revocations(stream: Stream, changed: Sequence[Found]) -> list[Part]:
-    """The revocations for those who may have claimed some of these tasks."""
+    """The revocations for sessions that may have claimed some of these tasks."""
     others = [one for one in changed if not one.is_held and is_handed_out(one.subject)]
     return await revoking(stream, [(one.row.queue, one.sequence) for one in others])
 

@@ -35,7 +35,7 @@ _OTHER: Final = 100_000
 """Redelivery delay, in microseconds, while this session works on a task of another queue with the same id."""
 
 _CORRUPT: Final = 60_000_000_000
-"""Redelivery delay, in nanoseconds, of a message that is not a task: it is left to whoever sent it."""
+"""Redelivery delay, in nanoseconds, of a message that is not a task, which is left to its sender."""
 
 
 class Claims:
@@ -185,7 +185,7 @@ class Claims:
             rows: the list to add to.
             puller: the puller that requested them.
             pulled: the delivered messages.
-            end: the most rows after this.
+            end: the maximum number of rows after this.
             work: the command.
 
         Returns:

@@ -19,8 +19,8 @@ from intervalq_stores.nats._task.message import PREFIX, STREAM, is_gone, lines_o
 from intervalq_stores.nats._task.stream import Stream
 
 _EXACT: Final = 1000
-"""The most tasks of a queue whose figures are exact. Those of larger queues include some tasks that have just
-been removed, and, for each idle key, the last one that was removed from its inbox."""
+"""The maximum number of tasks of a queue whose figures are exact. Those of larger queues include some tasks
+that have just been removed, and, for each idle key, the last one that was removed from its inbox."""
 
 _AT_ONCE: Final = 250
 """How many messages are asked for at once."""

@@ -42,7 +42,7 @@ _MARGIN: Final = 60
 
 
 async def revoking(stream: Stream, tasks: Iterable[tuple[str, int]]) -> list[Part]:
-    """The revocations of some tasks, by queue and sequence, for those who may have claimed them."""
+    """The revocations of some tasks, by queue and sequence, for sessions that may have claimed them."""
     sequences: dict[str, list[int]] = {}
     for queue, sequence in tasks:
         sequences.setdefault(queue, []).append(sequence)
