@@ -23,11 +23,12 @@ class MemoryOutcomes:
         """Where those of a task are."""
         self._placed = 0  # how many of the rows are in there: nobody pays for it who never asks by id
 
-    def put(self, outcome: OutcomeRow) -> None:
+    def put(self, fields: tuple[Any, ...]) -> None:
         """Add an outcome."""
-        self._rows.append(outcome[:])
-        if outcome.until < self._first:  # noqa: PLR1730 - `min` takes twice as long
-            self._first = outcome.until
+        self._rows.append(fields)
+        until = fields[-1]
+        if until < self._first:  # noqa: PLR1730 - `min` takes twice as long
+            self._first = until
 
     def sweep(self, now: int) -> None:
         """Drop the days that are over."""
