@@ -60,7 +60,8 @@ def test_the_examples_print_what_they_say(
     expected = " ".join(re.findall(r"# prints: (.*)", code)).split()
     assert expected, "an example has to print something, so that it is seen to work"
     if "pyspark" in code:
-        environment |= {"PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{java_options(request)}' pyspark-shell"}
+        java = f"--driver-java-options '{java_options(request)}'"
+        environment["PYSPARK_SUBMIT_ARGS"] = f"{java} pyspark-shell"
     script = tmp_path / "example.py"
     script.write_text(with_servers(code, request))
     if re.search(r"^(async for|await) ", code, re.MULTILINE):  # cells of a notebook

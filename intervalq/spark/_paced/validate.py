@@ -135,8 +135,8 @@ def schema_hash(given: StructType) -> str:
 def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
     """The same queue for a task, which starts as many rows in a row as have slots in a short time.
 
-    Where slots are close together, one request serves several starts, and a task needn't wake for each of them
-    on time. Where they are not, it holds one ticket, so that 1,000 tasks hold 1,000 slots.
+    Where slots are close together, one request serves several starts. Where they are not, a task holds one
+    ticket, so that 1,000 tasks hold 1,000 slots.
     """
     if queue._has_own_store:
         raise InvalidOption(f"{queue!r} has a store object, which can't be pickled: give the queue a URL")
