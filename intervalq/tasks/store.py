@@ -19,7 +19,7 @@ A = TypeVar("A")
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 MAX_ROWS: Final = 1000
-"""The most parts of a command, and the most tasks that one claims."""
+"""The maximum number of parts of a command, and of tasks that one command claims."""
 
 
 class TaskStore(Protocol):
