@@ -43,7 +43,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def java_options(request: pytest.FixtureRequest) -> str:
     """Options of a Java that starts quickly."""
     java_home()
-    cache = request.config.cache
+    cache: pytest.Cache | None = getattr(request.config, "cache", None)  # it may be switched off
     return archive.options(None if cache is None else cache.mkdir("spark"))
 
 
