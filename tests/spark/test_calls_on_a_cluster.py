@@ -39,12 +39,12 @@ def tag() -> str:
 
 @contextmanager
 def _driver(
-    cluster: Cluster, api: SparkApi, store: str, *steps: Step, python: Path | None = None, **conf: str
+    cluster: Cluster, api: SparkApi, store: str, *steps: Step, python: str | None = None, **conf: str
 ) -> Iterator[Program]:
     """Start a driver; `python`: that of its executors, if it is another one."""
     common = json.dumps({"api": api.url, "store": store})
     settings = {key.replace("_", "."): value for key, value in conf.items()}
-    variables = {} if python is None else {"PYSPARK_PYTHON": str(python)}
+    variables = {} if python is None else {"PYSPARK_PYTHON": python}
     program = cluster.submit(CALLS, common, *map(json.dumps, steps), conf=settings, **variables)
     try:
         yield program
@@ -116,7 +116,7 @@ def test_tasks_that_fail_and_plans_that_are_evaluated_twice(
             {"name": f"twice-{end}", "ledger": ledger, "ask": "twice"},
         ]
     conf = {"spark_submit_pyFiles": str(file)}
-    with _driver(standalone_cluster, spark_api, redis_url, *steps, python=python, **conf) as driver:
+    with _driver(standalone_cluster, spark_api, redis_url, *steps, python=str(python), **conf) as driver:
         reported = _reported(driver)
     assert all(one["rows"] == one["right"] == 60 for one in reported.values())
     assert {name: len(_calls(spark_api, name)) for name in reported} == dict.fromkeys(reported, 60)
