@@ -212,10 +212,8 @@ class Conversation:
             return False
         if until <= at:
             await self._connection.command(Inspect())
-        elif (farewell := self._farewell()) is not None:
-            await self._ask(farewell)
-        elif self.settlements.at <= at:
-            await self._report()
+        elif (farewell := self._farewell()) is not None or self.settlements.at <= at:
+            await (self._report() if farewell is None else self._ask(farewell))
         else:
             self.set_placed()
             await self._asking.until(min(until, self.settlements.at))
