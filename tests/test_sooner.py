@@ -17,6 +17,7 @@ from intervalq.rules import (
     STARTS,
     Advance,
     Answer,
+    Configure,
     HighWaterMark,
     Hold,
     Limit,
@@ -126,8 +127,9 @@ def test_without_an_answer_the_slot_where_it_was_is_gone(among: str) -> None:
     state = settled(state, slots[0], 2 * SECOND, -80)
     state, answer = ask(state, slots[1], 2 * SECOND)
     assert answer.count == 1
-    for now in (2, 66):
-        after, answer = ask(state, slots[1], now * SECOND)
+    late = {"until": T0 + 70 * SECOND, "high_water_mark": HighWaterMark(state.ticket, state.due)}
+    for now, how in ((2, {}), (66, {}), (66, late)):
+        after, answer = ask(state, slots[1], now * SECOND, **how)
         assert (answer.granted, answer.missed) == ((), (2,))
         assert answer.taken[0].ticket == len(slots) + 1
         assert answer.taken[0].due > state.due
@@ -148,6 +150,20 @@ def test_a_process_that_is_late_for_a_moved_slot_keeps_its_place() -> None:
     assert counted(after) == [(1, 10), (3, 90), (67, 5)]
     copy = Advance(generation="g", slots=(moved,), until=T0 + 9 * SECOND, high_water_mark=mark)
     assert do(after, copy, T0 + 5 * SECOND)[1].granted == ()
+
+
+def test_another_interval_makes_no_slot_end_where_one_that_came_sooner_ended() -> None:
+    settings = replace(SETTINGS, interval=2 * SECOND)
+    took = Advance(settings=settings, nonce="g", take=2, costs=(1, 64), units=((90,), (90,)))
+    state, answer = do(None, took, T0)
+    first, slot = answer.taken
+    state = settled(state, first, 2 * SECOND, -80)
+    state, answer = ask(state, slot, 2 * SECOND + 200_000)
+    assert slot.due - answer.taken[0].due == 63 * SECOND
+    state, _ = do(state, Configure(interval=SECOND), T0 + 3 * SECOND)
+    assert slot.due + 63 * SECOND == state.current_due
+    late = {"until": T0 + 70 * SECOND, "high_water_mark": HighWaterMark(state.ticket, state.due)}
+    assert ask(state, slot, 66 * SECOND, **late)[1].granted == ()
 
 
 def test_no_slot_moves_where_jobs_are_leased() -> None:

@@ -105,12 +105,12 @@ def valid(state: State, command: Advance) -> tuple[Slot, ...]:
     """The listed slots that can be granted while the queue isn't held.
 
     One of them is the last granted slot, also after it came sooner: only the one where it was is gone then.
+    Not if it costs more: the interval may have changed, so that the one where it was would end there now.
     """
-    last, revoked, step = state.ticket, state.revoked_through, state.settings.interval
+    last, revoked, moved = state.ticket, state.revoked_through, (state.current, state.current_due, 1)
 
     def was_moved(slot: Slot) -> bool:
-        end = slot.due + (slot.cost - 1) * step
-        return slot.ticket == state.current and end == state.current_due and may_move(state, command)
+        return slot[:3] == moved and may_move(state, command)
 
     return tuple([slot for slot in command.slots if revoked < slot.ticket <= last or was_moved(slot)])
 

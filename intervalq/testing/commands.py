@@ -216,7 +216,7 @@ class CommandSource:
             high_water_mark=self._mark(state, slots),
             error=pick((0, 0, 0, 1, interval // 10, interval)),
         )
-        return command if state is None else self._sooner(state, command)
+        return command if state is None else self._again(state, self._sooner(state, command))
 
     def _sooner(self, state: State, command: Advance) -> Advance:
         """The command; or, with limits, one that lists the next ticket alone, whose slot may come sooner."""
@@ -231,6 +231,21 @@ class CommandSource:
             command = replace(command, settled=(Settled(state.current_due, state.lag, more),))
         return replace(
             command, slots=slots, take=0, costs=(), units=(), ahead=ahead, generation=state.generation
+        )
+
+    def _again(self, state: State, command: Advance) -> Advance:
+        """The command; or one that is late for a slot that came sooner: where it is, or where it was."""
+        places = sorted({slot for slot in self.slots if slot.ticket == state.current})
+        if len(places) < 2 or not state.settings.limits or self._looks.random() < 0.5:
+            return command
+        slot, interval = self._looks.choice(places), self.settings.interval
+        over = slot.due + state.held_total + state.tolerance + state.credit
+        if over > self.now + _FAR:
+            return command
+        self.now = max(self.now, over + self._looks.choice((0, 1, interval)))
+        mark = HighWaterMark(state.ticket, state.due, state.late_total)
+        return replace(
+            command, slots=(slot,), generation=state.generation, until=self.now, high_water_mark=mark
         )
 
     def _costs(self, state: State | None) -> tuple[int, ...]:

@@ -244,7 +244,8 @@ begin
         back := '{}';
         stays := '{}';
         for i in 1 .. cardinality(l.used) by 3 loop
-            if l.used[i + 2] > over then
+            -- Cells that were prolonged stay where they are: there they count for longer.
+            if l.used[i + 2] > over and l.used[i] - r.held_total - r.stepped <= l.used[i + 2] then
                 back := back || array[l.used[i + 2], l.used[i + 1]];
             else
                 stays := stays || l.used[i:i + 2];
