@@ -13,6 +13,7 @@ import pytest
 
 from intervalq import IntervalQueue
 from intervalq._spec import standing, windows
+from intervalq._spec.standing import placed
 from intervalq.rules import (
     STARTS,
     Advance,
@@ -62,6 +63,13 @@ def ask(state: State, slot: Slot, now: int, **fields: Any) -> tuple[State, Answe
     return step(state, now, slots=(slot,), **{"ahead": SECOND, **fields})
 
 
+def moved_to(state: State, slot: Slot, answer: Answer) -> Slot:
+    """Where a slot is that an answer granted sooner."""
+    assert (answer.granted, answer.missed) == ((slot.ticket,), ())
+    assert placed(state, slot) != slot
+    return placed(state, slot)
+
+
 def counted(state: State) -> list[tuple[int, int]]:
     """The cells that count, in seconds."""
     (use,) = state.usage
@@ -71,23 +79,18 @@ def counted(state: State) -> list[tuple[int, int]]:
 def test_the_next_ticket_is_granted_as_soon_as_there_is_room() -> None:
     state, slots = several(90, 90, 90)
     assert [(slot.due - T0) // SECOND for slot in slots] == [0, 65, 130]
-    assert ask(state, slots[1], 2 * SECOND)[1].count == 0, "there is no room yet"
+    assert ask(state, slots[1], 2 * SECOND)[1].granted == (), "there is no room yet"
     state = settled(state, slots[0], 2 * SECOND, -85)
-    assert ask(state, slots[2], 2 * SECOND)[1].count == 0, "it is not the next one"
+    assert ask(state, slots[2], 2 * SECOND)[1].granted == (), "it is not the next one"
     state, answer = ask(state, slots[1], 2 * SECOND)
-    (moved,) = answer.taken
-    assert (moved, answer.begun, answer.granted, answer.missed) == (
-        Slot(2, T0 + 2 * SECOND, 1, (90,)),
-        1,
-        (),
-        (),
-    )
-    assert answer.at_once
+    moved = moved_to(state, slots[1], answer)
+    assert moved == Slot(2, T0 + 2 * SECOND, 1, (90,))
+    assert (answer.at_once, answer.count) == (True, 0)
     assert (state.ticket, state.current, state.current_due, state.due) == (3, 2, moved.due, slots[2].due)
     assert counted(state) == [(1, 5), (3, 90), (131, 90)]
     state = settled(state, moved, 3 * SECOND, -85)
     state, answer = ask(state, slots[2], 3 * SECOND)
-    assert (answer.taken, state.due) == ((Slot(3, T0 + 3 * SECOND, 1, (90,)),), T0 + 3 * SECOND)
+    assert (moved_to(state, slots[2], answer).due, state.due) == (T0 + 3 * SECOND, T0 + 3 * SECOND)
     assert counted(state) == [(1, 5), (3, 5), (4, 90)]
     assert step(state, 3 * SECOND, take=1, units=((1,),))[1].taken[0].due == T0 + 65_100_000
 
@@ -95,19 +98,31 @@ def test_the_next_ticket_is_granted_as_soon_as_there_is_room() -> None:
 def test_it_comes_an_interval_behind_the_last_granted_slot_and_not_too_far_ahead() -> None:
     state, slots = several(40, 40, 40)
     state = settled(state, slots[0], SECOND, -40)
-    assert ask(state, slots[2], SECOND, ahead=SECOND - 1)[1].count == 0
-    _, answer = ask(state, slots[2], SECOND)
-    assert answer.taken[0].due == slots[1].due + SECOND
+    assert ask(state, slots[2], SECOND, ahead=SECOND - 1)[1].granted == ()
+    state, answer = ask(state, slots[2], SECOND)
+    assert moved_to(state, slots[2], answer).due == slots[1].due + SECOND
     assert not answer.at_once
 
 
-@pytest.mark.parametrize("fields", [{"take": 1}, {"ahead": None}, {"generation": "other"}])
+def test_new_tickets_come_behind_it_once_it_is_granted_and_are_not_granted() -> None:
+    state, slots = several(90, 90)
+    more: dict[str, Any] = {"take": 2, "units": ((5,), (5,)), "reach": 90 * SECOND}
+    _, answer = ask(state, slots[1], 2 * SECOND, **more)
+    assert (answer.granted, answer.count) == ((), 0), "they would wait behind it for nothing"
+    state = settled(state, slots[0], 2 * SECOND, -85)
+    state, answer = ask(state, slots[1], 2 * SECOND, **more)
+    assert moved_to(state, slots[1], answer).due == T0 + 2 * SECOND
+    assert (answer.begun, [slot.ticket for slot in answer.taken]) == (0, [3, 4])
+    assert [slot.due - T0 for slot in answer.taken] == [3 * SECOND, 65_100_000]
+    assert counted(state) == [(1, 5), (3, 90), (4, 5), (66, 5)]
+
+
+@pytest.mark.parametrize("fields", [{"ahead": None}, {"generation": "other"}])
 def test_only_a_request_for_it_moves_a_slot(fields: dict[str, Any]) -> None:
     state, slots = several(90, 90)
     state = settled(state, slots[0], 2 * SECOND, -80)
     command = Advance(**{"slots": slots[1:], "ahead": SECOND, "generation": "g", **fields})
-    after, answer = do(state, command, T0 + 2 * SECOND)
-    assert slots[1].ticket not in [slot.ticket for slot in answer.taken[: answer.begun]]
+    after, _ = do(state, command, T0 + 2 * SECOND)
     assert after.current_due in (slots[0].due, slots[1].due)
 
 
@@ -115,9 +130,10 @@ def test_a_held_queue_moves_none() -> None:
     state, slots = several(90, 90)
     state = settled(state, slots[0], 2 * SECOND, -80)
     state, _ = do(state, Hold(length=10 * SECOND), T0 + 2 * SECOND)
-    assert ask(state, slots[1], 3 * SECOND)[1].count == 0
+    assert ask(state, slots[1], 3 * SECOND)[1].granted == ()
     state, _ = do(state, Resume(), T0 + 4 * SECOND)
-    assert ask(state, slots[1], 4 * SECOND)[1].count == 1
+    state, answer = ask(state, slots[1], 4 * SECOND)
+    moved_to(state, slots[1], answer)
 
 
 @pytest.mark.parametrize("among", ["last", "others behind it"])
@@ -126,7 +142,7 @@ def test_without_an_answer_the_slot_where_it_was_is_gone(among: str) -> None:
     state, slots = several(90, 90, *([] if among == "last" else [5]))
     state = settled(state, slots[0], 2 * SECOND, -80)
     state, answer = ask(state, slots[1], 2 * SECOND)
-    assert answer.count == 1
+    moved_to(state, slots[1], answer)
     late = {"until": T0 + 70 * SECOND, "high_water_mark": HighWaterMark(state.ticket, state.due)}
     for now, how in ((2, {}), (66, {}), (66, late)):
         after, answer = ask(state, slots[1], now * SECOND, **how)
@@ -140,7 +156,7 @@ def test_a_process_that_is_late_for_a_moved_slot_keeps_its_place() -> None:
     state, slots = several(90, 90, 5)
     state = settled(state, slots[0], 2 * SECOND, -80)
     state, answer = ask(state, slots[1], 2 * SECOND)
-    (moved,) = answer.taken
+    moved = moved_to(state, slots[1], answer)
     assert step(state, 2 * SECOND + 1, slots=(moved,))[1].missed == (2,), "it is granted again only late"
     mark = HighWaterMark(state.ticket, state.due, 0)
     after, answer = step(state, 4 * SECOND, slots=(moved,), until=T0 + 5 * SECOND, high_water_mark=mark)
@@ -159,7 +175,7 @@ def test_another_interval_makes_no_slot_end_where_one_that_came_sooner_ended() -
     first, slot = answer.taken
     state = settled(state, first, 2 * SECOND, -80)
     state, answer = ask(state, slot, 2 * SECOND + 200_000)
-    assert slot.due - answer.taken[0].due == 63 * SECOND
+    assert slot.due - moved_to(state, slot, answer).due == 63 * SECOND
     state, _ = do(state, Configure(interval=SECOND), T0 + 3 * SECOND)
     assert slot.due + 63 * SECOND == state.current_due
     late = {"until": T0 + 70 * SECOND, "high_water_mark": HighWaterMark(state.ticket, state.due)}

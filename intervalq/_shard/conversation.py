@@ -325,7 +325,8 @@ class Conversation:
         self.outage.ended()
         if answer.state is None:
             raise QueueNotFound(self._queue, self._store.url)
-        if question.take and not answer.count and not self._connection.is_held:
+        is_asked = not question.slots or answer.granted  # otherwise, none may be issued
+        if question.take and is_asked and not answer.count and not self._connection.is_held:
             raise StoreError(
                 self._store.url,
                 f"queue {self._queue!r}: its costs exceed the range of times in a record: drop the queue",

@@ -195,7 +195,7 @@ class Looks:
     def answered(self, question: Advance, answer: Answer, at: int) -> None:
         """Note the answer to a request, which may have asked this."""
         self._heard_at = at
-        if question.slots and not (question.take or answer.granted or answer.missed):
+        if question.slots and not (answer.granted or answer.missed):
             self._in_vain += 1
 
 

@@ -144,6 +144,14 @@ def sooner(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, in
     return replace(found, usage=tuple(usage), due=last), dues[0], free <= clock and has_room
 
 
+def placed(state: State, slot: Slot) -> Slot:
+    """A slot where it was just granted: one that came sooner is the last granted one, see `Advance.ahead`."""
+    if not slot.ticket == state.current <= state.revoked_through:
+        return slot
+    due = state.current_due - (slot.cost - 1) * state.settings.interval
+    return slot._replace(due=min(slot.due, due))
+
+
 def soonest(state: State, slot: Slot, clock: int, *, only: str | None = None) -> int:
     """The earliest instant for an ungranted ticket if those before it come as soon as windows have room.
 

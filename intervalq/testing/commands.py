@@ -8,6 +8,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
+from intervalq._spec.standing import placed
 from intervalq.rules import (
     FOREVER,
     STARTS,
@@ -75,7 +76,9 @@ class CommandSource:
             self.slots.clear()
             self.granted.clear()
             self._released = ()
-        self.slots.extend(answer.taken)
+        listed = self._last.slots if isinstance(self._last, Advance) else ()
+        where = [placed(answer.state, slot) for slot in listed if slot.ticket in answer.granted]
+        self.slots.extend([*(slot for slot in where if slot not in self.slots), *answer.taken])
         self.granted |= {*answer.granted, *(slot.ticket for slot in answer.taken[: answer.begun])}
 
     def next(self, state: State | None) -> tuple[Command, int]:
@@ -229,9 +232,7 @@ class CommandSource:
         if self._looks.random() < 0.7:  # there may be room by now
             more = tuple([-limit.most for limit in state.settings.limits])
             command = replace(command, settled=(Settled(state.current_due, state.lag, more),))
-        return replace(
-            command, slots=slots, take=0, costs=(), units=(), ahead=ahead, generation=state.generation
-        )
+        return replace(command, slots=slots, ahead=ahead, generation=state.generation)
 
     def _again(self, state: State, command: Advance) -> Advance:
         """The command; or one that is late for a slot that came sooner: where it is, or where it was."""
