@@ -223,9 +223,7 @@ def test_jobs_of_a_larger_burst_count_as_late_as_they_may_begin_also_after_a_lat
     second, at = 1_000_000, 64 * 15_625_000_000_000 + 600_000
     limit = Limit(16, 64 * second, "tokens")
     settings, one = Settings(interval=50_000, burst=10, limits=(limit,)), ((1,),)
-    state, answer = do(
-        None, Advance(settings=settings, nonce="g", take=15, units=one * 15, reach=second), at
-    )
+    state, answer = do(None, Advance(settings=settings, nonce="g", take=15, units=one * 15, reach=second), at)
     latest = answer.taken[-1].due + state.tolerance + state.credit
     assert answer.begun == 15
     state, _ = do(state, Configure(burst=1), at + 1)

@@ -43,7 +43,8 @@ def slots_that_came_sooner() -> Iterator[list[tuple[Command, int]]]:
     A slot waits for a window, and comes sooner. After other commands it is listed again: where it is, and where
     it was. It costs one slot, or so many that with another interval it would end where it ended before.
     """
-    kinds = [*((1, 0, between) for between in _BETWEEN), (1, 1, ()), (1, 1, (Reclaim(),)), (64, 0, (_SHORTER,))]
+    kinds = [(1, 0, between) for between in _BETWEEN]
+    kinds += [(1, 1, ()), (1, 1, (Reclaim(),)), (64, 0, (_SHORTER,))]
     for (cost, others, between), there, late in product(kinds, (False, True), (False, True)):
         yield _case(cost, others, between, there=there, late=late)
 
@@ -51,9 +52,8 @@ def slots_that_came_sooner() -> Iterator[list[tuple[Command, int]]]:
 def _case(
     cost: int, others: int, between: tuple[Command, ...], *, there: bool, late: bool
 ) -> list[tuple[Command, int]]:
-    took = Advance(
-        settings=_SETTINGS, nonce="g", take=2 + others, costs=(1, cost), units=((90,), (90,), (5,))[: 2 + others]
-    )
+    units = ((90,), (90,), (5,))[: 2 + others]
+    took = Advance(settings=_SETTINGS, nonce="g", take=len(units), costs=(1, cost), units=units)
     state, answer = apply(None, took, _START)
     assert state is not None
     first, slot = answer.taken[:2]
