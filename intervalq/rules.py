@@ -250,7 +250,7 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
 
 
 def _sooner(state: State, command: Advance, now: int) -> tuple[State, _Grants]:
-    """Grant the only listed slot, which is too far ahead, sooner, if that is possible: see `Advance.ahead`."""
+    """Grant the only listed slot, which is too far ahead, sooner if that is possible: see `Advance.ahead`."""
     if len(command.slots) != 1 or not standing.may_move(state, command):
         return state, _Grants()
     clock, slot = state.clock(now), command.slots[0]

@@ -41,6 +41,9 @@ _QUESTION: Final = 400
 _STARTED: Final = 20
 """Allowance for a due job to actually start, in microseconds."""
 
+_RIDE: Final = 20_000
+"""How much longer settled costs wait for a request that they can go with, in microseconds."""
+
 
 class Conversation:
     """Sends the requests of one shard at the right times.
@@ -113,10 +116,11 @@ class Conversation:
             spawn(self._drive)
         self._asking.wake()
 
-    def settle(self, slot: Settled, more: Mapping[str, int]) -> None:
-        """Record how much more of each unit the job of a slot took than its ticket."""
+    def settle(self, slot: Settled, more: Mapping[str, int], took: int) -> None:
+        """Record how much more of each unit the job of a slot took than its ticket, so long after it."""
         if (state := self._connection.state) is not None:
             self.settlements.add(slot, more, state.settings.limits)
+            self._looks.settled(took)
             self.begin()
 
     def ask_anew(self) -> None:
@@ -217,14 +221,15 @@ class Conversation:
         if isinstance(decision, Ask):
             if not await self._keeps_clear():
                 await self._ask(self._advance(decision), decision.speculative)
-        elif self.settlements.at <= now.at:
+        elif self.settlements.at <= now.at and not now.at < decision <= now.at + _RIDE:
             await self._report()
         else:
             self.set_placed()
             # Granted slots may use up the lookahead: then the next request is sent when a job begins.
             self.waits_for_a_start = decision <= now.at
             until = float("inf") if self.waits_for_a_start else decision
-            await self._dispatcher.sleep_until(self._asking, min(until, self.settlements.at))
+            report = self.settlements.at if self.settlements.at > now.at else decision
+            await self._dispatcher.sleep_until(self._asking, min(until, report))
             self.waits_for_a_start = False
 
     async def _bear(self, error: StoreUnavailable) -> None:

@@ -101,7 +101,8 @@ def plan(now: Situation) -> Ask | float:
     slots = _slots_to_ask(now)
     sooner = bool(slots) and (_usual(now, slots[0]) > now.at)
     costs, units = _costs_to_take(now, len(slots))
-    if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
+    alone = not (slots and now.settles and any(units))  # otherwise they take one at a time: see `_near`
+    if costs and alone and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
         costs = []
     if not slots and not costs:
         return next_question(now)

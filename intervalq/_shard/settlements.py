@@ -140,6 +140,8 @@ class Looks:
         self._are_made = are_made
         self._heard_at = -FOREVER
         self._in_vain = 0  # requests in a row that showed nothing new
+        self._idle = 0  # the same, but for room that becomes known with the next ticket
+        self._took = 0  # how long after their slots jobs of this shard were settled, at most; 0: none was
         self._found: tuple[State, Slot, int, int] | None = None  # what `_soonest` found
 
     def now(self) -> Looks:
@@ -167,7 +169,10 @@ class Looks:
         others = _before(state, slot)
         again, look = math.inf, _rest(self._in_vain)
         if settled and not alone and least + _LOOK < slot.due:
-            again = self._heard_at + look * (1 + others)
+            again = self._heard_at + _rest(max(self._in_vain, self._idle)) * (1 + others)
+            last = time.clock.surely(state.current_due + state.held_total)
+            if self._took and again > last + 2 * self._took + patience(settled):  # all have settled
+                again = max(again, self._heard_at + (_LOOK << _TWICE))
         if due + _LOOK * (1 + others) > slot.due:
             return again
         # The store may find less room, since only it knows its clock, and others may not have begun yet.
@@ -182,13 +187,11 @@ class Looks:
             least = standing.soonest(state, slot, clock, only=STARTS)
             self._found = found = state, slot, least, standing.soonest(state, slot, clock)
             is_next = _before(state, slot) == 0
-            if (
-                before is None
-                or before[1] != slot
-                or found[3] < before[3]
-                or (is_next and _before(before[0], slot) > 0)
-            ):
+            falls = before is not None and before[1] == slot and found[3] < before[3]
+            if falls or before is None or before[1] != slot or (is_next and _before(before[0], slot) > 0):
                 self._in_vain = 0
+            if falls:
+                self._idle = 0
             return found[2:]
         return before[2:]
 
@@ -197,6 +200,11 @@ class Looks:
         self._heard_at = at
         if question.slots and not (answer.granted or answer.missed):
             self._in_vain += 1
+            self._idle += 1
+
+    def settled(self, took: int) -> None:
+        """Note how long after its slot the job of one was settled, in microseconds."""
+        self._took, self._idle = max(took, self._took - self._took // 8), 0
 
 
 def _before(state: State, slot: Slot) -> int:

@@ -125,7 +125,7 @@ class StoreSuite(Suite):
     async def test_a_slot_that_came_sooner_is_only_where_it_is_now_as_by_the_rules(
         self, store: Store, queue: Callable[[], str]
     ) -> None:
-        """It is listed where it is and where it was, in time and late, also after other settings and holds."""
+        """It is listed where it is and where it was, in time and late, also with other settings or a hold."""
         await _compare(store, queue(), slots_that_came_sooner())
 
     def test_its_own_clock_is_used_when_none_is_given(

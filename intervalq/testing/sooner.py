@@ -40,8 +40,8 @@ _BETWEEN: Final[tuple[tuple[Command, ...], ...]] = (
 def slots_that_came_sooner() -> Iterator[list[tuple[Command, int]]]:
     """Lists of commands with their instants.
 
-    A slot waits for a window, and comes sooner. After other commands it is listed again: where it is, and where
-    it was. It costs one slot, or so many that with another interval it would end where it ended before.
+    A slot waits for a window, and comes sooner. After other commands it is listed again: where it is, and
+    where it was. It costs one slot, or so many that with another interval it would end where it ended before.
     """
     kinds = [(1, 0, between) for between in _BETWEEN]
     kinds += [(1, 1, ()), (1, 1, (Reclaim(),)), (64, 0, (_SHORTER,))]
