@@ -187,7 +187,8 @@ class StoreTime:
         opens, closes = clock.surely(last), clock.perhaps(last + late) - 1
         if self.is_uncertain(state, at) and self._takes_middle(clock.error(at)):
             # No further from the certain time than the record says; the next request reports a larger error.
-            opens = max((clock.perhaps(last) + opens) // 2, opens - state.error)
+            if all(limit.edge is None for limit in state.settings.limits):  # none begins before an edge
+                opens = max((clock.perhaps(last) + opens) // 2, opens - state.error)
             closes = min(opens + late, closes + state.error)
         granted.after = opens - last
         granted.before = closes - last if granted.steps == clock.steps else -FOREVER
