@@ -41,9 +41,6 @@ _QUESTION: Final = 400
 _STARTED: Final = 20
 """Allowance for a due job to actually start, in microseconds."""
 
-_RIDE: Final = 20_000
-"""How much longer settled costs wait for a request that they can go with, in microseconds."""
-
 
 class Conversation:
     """Sends the requests of one shard at the right times.
@@ -221,15 +218,14 @@ class Conversation:
         if isinstance(decision, Ask):
             if not await self._keeps_clear():
                 await self._ask(self._advance(decision), decision.speculative)
-        elif self.settlements.at <= now.at and not now.at < decision <= now.at + _RIDE:
+        elif (alone := self.settlements.alone_at(now.at, decision)) <= now.at:
             await self._report()
         else:
             self.set_placed()
             # Granted slots may use up the lookahead: then the next request is sent when a job begins.
             self.waits_for_a_start = decision <= now.at
             until = float("inf") if self.waits_for_a_start else decision
-            report = self.settlements.at if self.settlements.at > now.at else decision
-            await self._dispatcher.sleep_until(self._asking, min(until, report))
+            await self._dispatcher.sleep_until(self._asking, min(until, alone))
             self.waits_for_a_start = False
 
     async def _bear(self, error: StoreUnavailable) -> None:

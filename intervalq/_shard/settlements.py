@@ -23,6 +23,9 @@ MAX_WAIT: Final = 1_000_000
 """How long settled costs may wait for a request that they can go with, in microseconds."""
 
 
+_RIDE: Final = 20_000
+"""How much longer settled costs wait for such a request if it is sent that soon, in microseconds."""
+
 _LOOK: Final = 60_000
 """Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
@@ -76,6 +79,10 @@ class Settlements:
     def _add(self, slot: Settled, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
         self._waiting.append(_Known(slot.due, slot.lag, slot.own, more))
         self.at = min(self.at, self._clock.now() + patience([each for each in limits if each.unit in more]))
+
+    def alone_at(self, at: int, question: float) -> float:
+        """When to send a request for these alone, if the next one about slots is sent at this instant."""
+        return question if self.at <= at < question <= at + _RIDE else self.at
 
     def take(self, counted: Sequence[str]) -> tuple[Settled, ...]:
         """The differences to send with a request, each in the order of these units."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from intervalq._spec.standing import placed
-from intervalq.rules import Advance, Answer, Command, Settings, Slot, State
+from intervalq.rules import Answer, Command, Settings, State
 from simulation.loop import Process
 from simulation.plans import PlannedJob
 
@@ -281,16 +280,3 @@ class Facts:
     def limited(self) -> bool:
         """Whether any record ever had `max_running`."""
         return any(most for limits in self.limits.values() for _, most in limits)
-
-
-def granted_slots(command: Command, answer: Answer) -> list[Slot]:
-    """The listed slots that a step granted, each where it is since then."""
-    if not isinstance(command, Advance) or answer.state is None:
-        return []
-    return [placed(answer.state, slot) for slot in command.slots if slot.ticket in answer.granted]
-
-
-def slots_that_came_sooner(command: Command, answer: Answer) -> list[Slot]:
-    """Those of them that are elsewhere now."""
-    listed = command.slots if isinstance(command, Advance) else ()
-    return [slot for slot in granted_slots(command, answer) if slot not in listed]

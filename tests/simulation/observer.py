@@ -19,18 +19,8 @@ from intervalq.rules import (
     Resume,
     State,
 )
-from simulation.facts import (
-    Facts,
-    Grant,
-    Miss,
-    ObservedJob,
-    Refusal,
-    Start,
-    Violation,
-    Warned,
-    granted_slots,
-    slots_that_came_sooner,
-)
+from simulation.facts import Facts, Grant, Miss, ObservedJob, Refusal, Start, Violation, Warned
+from simulation.granted import granted_slots, slots_that_came_sooner
 from simulation.loop import Process
 from simulation.plans import PlannedJob
 from simulation.trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from intervalq.rules import Advance
-from simulation.facts import slots_that_came_sooner
+from simulation.granted import slots_that_came_sooner
 from simulation.judges.clocks import blur
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.judges.starts import Starts

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from intervalq.rules import STARTS, Advance, Command, Units
-from simulation.facts import Start, granted_slots
+from simulation.facts import Start
+from simulation.granted import granted_slots
 from simulation.judges.findings import Findings, named
 from simulation.loop import Process
 from simulation.observer import Observer
