@@ -242,8 +242,6 @@ class Settling(Run):
             self.now = min(ahead)
         elif not any(self.granted):
             self.now += self.random.choice((0, 1_000, 20_000))
-        elif self.random.random() < 0.1:  # one is late
-            self.now += self.settings.interval
 
 
 def settling(seed: int) -> Run:
