@@ -101,8 +101,9 @@ def plan(now: Situation) -> Ask | float:
     slots = _slots_to_ask(now)
     sooner = bool(slots) and (_usual(now, slots[0]) > now.at)
     costs, units = _costs_to_take(now, len(slots))
-    alone = not (slots and now.settles and any(units))  # otherwise they take one at a time: see `_near`
-    if costs and alone and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
+    rides = slots and now.settles and any(units) and now.state is not None and not now.state.settings.own
+    # Those that settle costs take one ticket at a time, see `_near`: with this request.
+    if costs and not rides and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
         costs = []
     if not slots and not costs:
         return next_question(now)
