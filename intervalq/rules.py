@@ -94,7 +94,7 @@ __all__ = [
 ]
 
 MAX_TICKETS: Final = 1_000
-"""The most tickets that one step issues, so that no step blocks a store for long."""
+"""The maximum number of tickets that one step issues, so that no step blocks a store for long."""
 
 ERROR_KEPT: Final = 60_000_000
 """How long a shard's reported clock error (`State.error`) is remembered, in microseconds."""
