@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import anyio
 
-from intervalq.tasks._claim.values import error_text
+from intervalq.tasks._claim.values import Form, encode, error_text
 from intervalq.tasks._spec.outcome import dead_queue
 from intervalq.tasks.rules import Change, Kept, Row
 
@@ -31,6 +31,15 @@ def dead(row: Row, error: object, attempt: int) -> Change:
         attempt=attempt,
         error=error_text(error),
     )
+
+
+def written(result: object, form: Form) -> str:
+    """The result of a kept task as its outcome has it; empty: there is none.
+
+    Raises:
+        InvalidTask: it isn't JSON, or too large.
+    """
+    return "" if result is None else encode(result, form, "the result of a kept task")
 
 
 def kept(keep_for: int, since: float | None, result: str = "", now: float | None = None) -> Kept:
