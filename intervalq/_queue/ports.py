@@ -71,7 +71,11 @@ class Paced(Protocol):
         ...
 
     async def run(
-        self, function: Callable[[], Awaitable[Any]], *, cost: Cost = 1, settle: Settle[Any] | None = None
+        self,
+        function: Callable[[*Ts], Awaitable[Any]],
+        *args: *Ts,
+        cost: Cost = 1,
+        settle: Settle[Any] | None = None,
     ) -> Any:  # noqa: ANN401 - as the function has it
         """Wait for a slot, call the function, and return its result."""
         ...

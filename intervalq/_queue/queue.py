@@ -202,7 +202,7 @@ class IntervalQueue(Maps, Control):
     ) -> R:
         """Wait for a slot, call the async function, and return its result. Options as for `add`."""
         refuse_called(function)
-        call = partial(function, *args) if args else function
+        call: Callable[..., Awaitable[R]] = partial(function, *args) if args else function
         result: R = await run(self, call, self._plan(priority, cost, timeout, retries, settle))
         return result
 
