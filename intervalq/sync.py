@@ -1,4 +1,4 @@
-"""Queues for blocking code: async handles, run by one event loop per process in a background thread."""
+"""Queues and schedules for blocking code: async handles, run by one event loop per process in a thread."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from intervalq._shard.grants import Grant
     from intervalq._shard.shard import Shard
     from intervalq._shard.wait_queue import Waiter
+else:  # for type checkers, any other name is a mistake
+
+    def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+        if name != "Schedules":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from intervalq.schedules.sync import Schedules  # noqa: PLC0415 - few programs have both
+
+        return Schedules
+
 
 F = TypeVar("F")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What `top` and the page of a service list: queues, tasks, schedules and workers as rows. Pure functions."""
+"""Queues, tasks, schedules and workers as rows, for `top` and the page of a service. Pure functions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Row(NamedTuple):
     """A line of a view."""
 
     key: str
-    """Which differs from those of the other rows."""
+    """Identifies the row: no other row of the view has the same key."""
     cells: tuple[str, ...]
     facts: Sequence[tuple[str, str]] = ()
-    """What else is known, as names and values."""
+    """Further facts, as names and values."""
     subject: QueueState | ScheduleInfo | None = None
-    """What can be paused."""
+    """The queue or schedule of the row, if it can be paused."""
     points: Sequence[Point] = ()
     """The rates of a queue, oldest first."""
     gaps: Gaps | None = None
@@ -89,14 +89,21 @@ def schedule_rows(schedules: Iterable[ScheduleInfo]) -> list[Row]:
     rows = []
     for info in schedules:
         state = "paused" if info.paused else "running" if info.running else "waiting"
-        does = "calls a function" if info.queue is None else f"inserts into {escaped(info.queue)}"
         following = moment(info.upcoming[0] if info.upcoming else None)
-        cells = (escaped(info.name), state, following, moment(info.last), escaped(info.plan), does)
+        times = following, moment(info.last), escaped(info.plan)
+        cells = (escaped(info.name), state, *times, what_it_does(info))
         more = [("host", escaped(info.host))] if info.host is not None else []
         rows.append(
             Row(f"{info.name}:{info.queue}", cells, [*zip(SCHEDULES, cells, strict=True), *more], info)
         )
     return rows
+
+
+def what_it_does(schedule: ScheduleInfo) -> str:
+    """What happens at the times of a schedule."""
+    if schedule.queue is not None:
+        return f"inserts into {escaped(schedule.queue)}"
+    return "runs a command" if schedule.is_command else "calls a function"
 
 
 def worker_rows(workers: Iterable[tuple[WorkerSession, list[Task]]], now: float) -> list[Row]:

@@ -11,6 +11,7 @@ import anyio
 from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 
+from intervalq._hours.zone import shown
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.outage import LoopOutage
 from intervalq._timing.wakeable_sleep import WakeableSleep
@@ -22,19 +23,18 @@ from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._task import ScheduledTask
 from intervalq.schedules._times.plan import Plan
-from intervalq.schedules._times.zone import shown
-from intervalq.schedules.rules import Record, declare, fire, skip
+from intervalq.schedules.rules import Outcome, Record, declare, end, fire, skip
 from intervalq.store import wall_clock
 
 log: Final = logging.getLogger("intervalq")
 
 _HELD: Final = 1_000_000
-"""Microseconds between two looks at an occurrence that waits for the end of an earlier run, and the fewest
-between two looks at a schedule that is paused."""
+"""Microseconds between two looks at an occurrence that waits for the end of an earlier run, and the minimum
+between two looks at a paused schedule."""
 
 _BEHIND: Final = 20_000
-"""How many microseconds a process lets the one go first that took the last occurrence. The others don't know
-yet how that run ended, so they would ask the store twice: for that, and for the next occurrence."""
+"""The head start, in microseconds, of the process that took the last occurrence. The others don't know yet
+whether that run has ended, and presume it: if they were first while it goes on, they would ask twice."""
 
 _THREADS: Final = 40
 """How many runs of a plain function go on at once in a process. Other schedules have their own."""
@@ -58,11 +58,13 @@ class Runner:
         self._before: Record | None = None
         """The record from which this process last tried to take an occurrence."""
         self._started = 0
-        """The last occurrence that this process has started. What is known of the record may be older."""
+        """The last occurrence that this process has started. The known record may be older."""
         self._late = 0
         """The last occurrence that was too late for its grace."""
         self._let_go = 0
-        """The fencing number of the last run whose process was let go first."""
+        """The fencing number of the last run whose process was given a head start."""
+        self._ended = 0
+        """That of the last run which was presumed to have ended."""
 
     def wake(self) -> None:
         """Look at the record again: it has changed, or the store's clock has."""
@@ -140,7 +142,7 @@ class Runner:
             await self._take(record, choice, now)
 
     def _lets_go(self, record: Record) -> bool:
-        """Whether another process goes first: the one whose run had not ended when that was last known."""
+        """Whether another process goes first: the one whose run had not ended in the known record."""
         grace, is_mine = self._task.grace, self._process.has(record.holder, record.fired)
         if not record.running or is_mine or record.fence == self._let_go:
             return False
@@ -157,7 +159,7 @@ class Runner:
         return choice if before else Choice(record.asked, record.asked)
 
     async def _wait_for_resume(self, record: Record) -> None:
-        """Look when the schedule would occur next: if it was resumed before, nothing is lost."""
+        """Wait until the schedule would occur next, then look: if it was resumed before, nothing is lost."""
         now, plan = self._records.now(), self._records.plan(self._task.name, record)
         following = plan.after(max(record.through, now)) if self._records.need_looks else None
         if following is None:
@@ -169,19 +171,13 @@ class Runner:
 
     async def _take(self, record: Record, choice: Choice, now: int) -> None:
         task, records = self._task, self._records
-        outcome = fire(
-            record,
-            choice.scheduled,
-            choice.due,
-            now,
-            self._process.name(choice.scheduled, wall_clock() - now),
-            grace=None if choice.scheduled == record.asked else task.grace,
-            lease=_lease.LEASE,
-            overlap=task.overlap,
-        )
+        before = self._presumed(record, now)
+        outcome = self._fire(before, choice, now)
+        if outcome.verdict != "ours" and before is not record:
+            before, outcome = record, self._fire(record, choice, now)
         if outcome.verdict == "ours":
-            self._before = record
-            await records.swap(task.name, outcome.record, earliest=choice.due)
+            self._before = before
+            await records.swap(task.name, outcome.record, earliest=choice.due, presumed=before)
         elif outcome.verdict == "held" and task.overlap == "skip":
             log.info("schedule %r: %s is skipped, an earlier run goes on", task.name, self._time(choice))
             await records.swap(task.name, skip(record, choice.scheduled))
@@ -193,6 +189,30 @@ class Runner:
             assert outcome.verdict == "misfire", outcome
             log.warning("schedule %r: %s is missed, it is too late", task.name, self._time(choice))
             self._late = choice.scheduled
+
+    def _presumed(self, record: Record, now: int) -> Record:
+        """The record that is probably stored: a run of another process has ended since it was known.
+
+        The record of that end is known, too, so if this is right, the store is asked only once.
+        """
+        is_others = record.running and not self._process.has(record.holder, record.fired)
+        if not is_others or now >= record.until or record.fence == self._ended:
+            return record
+        self._ended = record.fence
+        return end(record, record.holder, now, finished=True)
+
+    def _fire(self, before: Record, choice: Choice, now: int) -> Outcome:
+        task = self._task
+        return fire(
+            before,
+            choice.scheduled,
+            choice.due,
+            now,
+            self._process.name(choice.scheduled, wall_clock() - now),
+            grace=None if choice.scheduled == before.asked else task.grace,
+            lease=_lease.LEASE,
+            overlap=task.overlap,
+        )
 
     async def _begin(self, taken: Record) -> None:
         """Start the function, unless the lease is nearly over, because the answer came late or was lost."""
@@ -220,7 +240,9 @@ class Runner:
             if self._task.overlap == "allow":
                 await _lease.run_beside(self._records, name, taken.holder, call)
             else:
-                await _lease.run(self._records, name, taken, call)
+                plan = self._records.plan(name, taken)
+                following = plan.after(taken.through) if self._task.overlap == "wait" else None
+                await _lease.run(self._records, name, taken, call, following)
                 self.wake()
         except Exception as error:
             reason: BaseException = error
@@ -242,9 +264,9 @@ def _nothing() -> None:
 
 
 async def look_often(records: Records, runners: dict[str, Runner], seconds: float) -> None:
-    """Look at the records of all schedules of a process when they change, and every so many seconds.
+    """Read the records of all schedules of a process when they change, and at regular intervals.
 
-    Those that changed are woken, and all of them if the store's clock has been set.
+    Schedules whose records changed are woken; if the store's clock has been set, all are.
     """
     async with records.changes() as changed:
         ahead = records.local(0)
@@ -263,4 +285,4 @@ async def look_often(records: Records, runners: dict[str, Runner], seconds: floa
 
 
 _STEPPED: Final = 50_000
-"""By how many microseconds the store's clock must have moved for all schedules to look at it again."""
+"""If the store's clock has jumped by this many microseconds, all schedules look at it again."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDEST: Final = 60
-"""The most characters of a value or an error in a table; `show` prints all of it."""
+"""The maximum number of characters of a value or an error in a table; `show` prints all of it."""
 
 
 def fields(task: Task) -> dict[str, Any]:

@@ -43,16 +43,16 @@ def written(result: object, form: Form) -> str:
 
 
 def kept(keep_for: int, since: float | None, result: str = "", now: float | None = None) -> Kept:
-    """What the outcome of a task that ends now says.
+    """The content of the outcome of a task that ends now.
 
     Args:
         keep_for: how long it is kept, in microseconds.
-        since: since when the work has been going on, on the session's clock; None: unknown.
+        since: when the work began, on the session's clock; None: unknown.
         result: of its function, as JSON text; empty: none.
         now: the session's clock; None: it is read.
     """
     if since is None:
         return Kept(keep_for, result)
     took = (anyio.current_time() if now is None else now) - since
-    # In half of the time of Kept(...).
+    # This takes half of the time of Kept(...).
     return tuple.__new__(Kept, (keep_for, result, int(took * 1e6) or 1))

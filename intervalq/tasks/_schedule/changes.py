@@ -112,10 +112,14 @@ class TaskSchedules:
             ScheduleNotFound: there is no such schedule.
             StoreError: as for `inspect_all`.
         """
-        task = _stored(self._home, await _found(self._home, name)).task._replace(id=f"{name}/{new_id()}")
-        await self._home._here().apply(Modify(inserts=(task,)))
-        self._home._wake()
-        return task.id
+        id_ = f"{name}/{new_id()}"
+
+        def fired(row: Row) -> Modify:
+            task = _stored(self._home, row).task._replace(id=id_)
+            return replace(_seen(row), inserts=(task,))
+
+        await _change(self._home, name, fired)
+        return id_
 
 
 async def put(home: Home, new: Stored) -> None:
@@ -136,7 +140,7 @@ async def put(home: Home, new: Stored) -> None:
 
 
 async def _change(home: Home, name: str, change: Callable[[Row], Modify]) -> None:
-    """Change a schedule, as often as its step is taken meanwhile."""
+    """Change a schedule, again whenever its step was taken meanwhile."""
     store = home._here()
     for _ in range(_TRIES):
         try:
@@ -152,7 +156,7 @@ async def _change(home: Home, name: str, change: Callable[[Row], Modify]) -> Non
 
 
 def _seen(row: Row) -> Modify:
-    """No change, if the row still is as it was read: on NATS, whoever has claimed it may read an old one."""
+    """A condition: the row is still as it was read. On NATS, its claimant may read an old one."""
     return Modify(depends=(Depend(row.id, row.version),))
 
 

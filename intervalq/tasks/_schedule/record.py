@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
+from intervalq._hours.zone import local
 from intervalq.schedules._choice import Misfire
 from intervalq.schedules._times.plan import Plan, plan_of
-from intervalq.schedules._times.zone import local
 from intervalq.tasks.rules import Insert, Row
 
 QUEUE: Final = "intervalq:schedules"
-"""The queue of the rows. Whoever claims a row takes its step."""
+"""The queue of the rows. The process that claims a row takes its step."""
 
 CHANGED: Final = -1
 """See `Stored.through`."""

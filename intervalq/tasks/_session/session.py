@@ -51,7 +51,7 @@ from intervalq.tasks.store import Forgetting, Guarding, Isolation, Pulling, Task
 log: Final = logging.getLogger("intervalq")
 
 _FAREWELL: Final = 5.0
-"""Seconds that the end of a session may take; otherwise it expires by itself."""
+"""Seconds that the end of a session may take; after that, the session is left to expire."""
 
 _LAST_MOMENT: Final = 1.0
 """Seconds that a caller whose time is up waits for the answer of a call in flight."""
@@ -268,7 +268,7 @@ class WorkSession:
     def lapsed(self) -> None:
         """Drop all claims and begin another session, because the store no longer knows this one."""
         if not self._is_lapsed:
-            self._is_lapsed = True
+            self._is_lapsed, self._begun = True, anyio.Event()  # of its successor
             log.warning("session %s has expired: its claims are lost", self.batcher.session)
             self.batcher.lose_all()
             self.batcher.poke()
