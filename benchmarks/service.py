@@ -184,7 +184,7 @@ def main() -> None:
     for kind in options.stores:
         with store_of(kind) as url:
             load = os.getloadavg()[0]
-            command = ("-m", "intervalq.cli", "serve", "--store", url, "--grpc", "127.0.0.1:0")
+            command = ("-m", "intervalq", "serve", "--store", url, "--grpc", "127.0.0.1:0")
             with subprocess.Popen(
                 [sys.executable, *command, "--http", "127.0.0.1:0", "--json"],
                 stdout=subprocess.PIPE,

@@ -8,9 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
-from urllib.parse import urlsplit
 
 from intervalq import rules
 from intervalq._backends import QUEUES, backend
@@ -346,6 +344,8 @@ def sound_url(url: str, *, otherwise: str) -> tuple[str, str]:
             "redis://localhost:6379; prefix the path of a file of this name with ./"
         )
     if not separator:
+        from pathlib import Path  # noqa: PLC0415 - a program begins sooner without it
+
         try:
             path = Path(url).expanduser().absolute()
             scheme = "sqlite" if path.suffix.lower() in _DATABASES else otherwise
@@ -373,6 +373,8 @@ def shown_url(url: str) -> str:
         return "..." if "@" in url else url
     if not _SCHEME.fullmatch(scheme):
         return "..."
+    from urllib.parse import urlsplit  # noqa: PLC0415 - a program begins sooner without it
+
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
-import httpx
 from click.testing import CliRunner
 
+from browser import Page, chromium
 from intervalq import IntervalQueue
 from intervalq._watch.reader import Reader
 from intervalq.cli._app import app
@@ -34,6 +33,8 @@ FOLDER: Final = Path(__file__).parent.parent / "docs" / "screens"
 MAX_BYTES: Final = 100_000
 SIZE: Final = 100, 30
 """Columns and lines of the terminal."""
+_LOOKS: Final = 15
+"""How many looks at a store the page shows in its picture, two seconds each."""
 
 _LABELS: Final = {"h1", "h2", "th", "dt", "figcaption", "button"}
 
@@ -139,9 +140,9 @@ def kept(name: str) -> list[str]:
 # --- making them ------------------------------------------------------------------------------------
 
 
-async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int) -> str:
+async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int, log: Path) -> str:
     """The screen of `intervalq top`, as SVG that loads nothing."""
-    reader = Reader.opened(url)
+    reader = Reader.opened(url, [log])
     top = Top(reader, "postgresql://db.example/jobs", every=3600)
     async with top.run_test(size=SIZE) as pilot:
         for _ in range(looks):
@@ -157,36 +158,52 @@ async def terminal(url: str, work: Callable[[], Awaitable[None]], looks: int) ->
     )
 
 
-def browse(url: str, *options: str, budget: int = 5000) -> str:
-    """What Chromium prints of a page, without a profile and without a sandbox."""
-    with tempfile.TemporaryDirectory() as profile:
-        browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
-        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        command += [f"--user-data-dir={profile}", f"--virtual-time-budget={budget}", *options, url]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return done.stdout
-
-
-def picture(name: str, url: str, page: str, width: int, height: int) -> None:
-    """Write the picture of a page, with its labels."""
+async def picture(name: str, page: Page, height: int) -> None:
+    """Write what is to be seen of a page, with its labels."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "page.png"
-        browse(url, f"--screenshot={path}", f"--window-size={width},{height}")
-        with Image.open(path) as image:
-            few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    await page.do(
+        "Emulation.setDeviceMetricsOverride", width=900, height=height, deviceScaleFactor=1, mobile=False
+    )
+    with Image.open(BytesIO(await page.picture())) as image:
+        few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
     about = PngInfo()
-    about.add_text("labels", json.dumps(labels(page)))
+    about.add_text("labels", json.dumps(labels(await page.see("document.documentElement.outerHTML"))))
     out = BytesIO()
     few.save(out, "PNG", optimize=True, pnginfo=about)
     assert len(out.getvalue()) < MAX_BYTES, f"{name} has {len(out.getvalue())} bytes"
     (FOLDER / name).write_bytes(out.getvalue())
 
 
-def report_page(folder: Path) -> Path:
-    """The page of `intervalq report` about some starts in two processes."""
+async def sign_in(page: Page, token: str) -> None:
+    """Give the page of a service a token; its form is there until it has one."""
+    await page.see("sessionStorage.clear()")
+    await page.until("!document.querySelector('#who').hidden")
+    await page.see("document.querySelector('#token').focus()")
+    await page.do("Input.insertText", text=token)
+    await page.click("document.querySelector('#who button')")
+    await page.until(
+        "document.querySelector('#who').hidden && document.querySelectorAll('.queue').length > 0"
+    )
+
+
+def access_file(folder: Path) -> Path:
+    """An access file: the token `all` may do everything, the token `look` only read."""
+    rules = {"look": '["read"]', "all": '["read", "administer", "change", "insert"]'}
+    path = folder / "access.toml"
+    path.write_text(
+        "\n".join(
+            f'[{token}]\ntoken_sha256 = "{sha256(token.encode()).hexdigest()}"\n'
+            f'allow = [{{ queues = ["*"], actions = {actions} }}]'
+            for token, actions in rules.items()
+        )
+    )
+    return path
+
+
+def starts_log(folder: Path) -> Path:
+    """The execution log of a queue with some starts in two processes."""
     lines: list[dict[str, Any]] = [
         {"at": 1e9, "interval": 0.05, "tolerance": 0.005, "burst": 1, "max_running": None, "limits": []}
     ]
@@ -194,6 +211,7 @@ def report_page(folder: Path) -> Path:
         late = 0.0004 + 0.003 * (number % 37 == 0)
         due = 1e9 + number * 0.05
         lines.append({"ticket": number + 1, "due": due, "started": due + late})
+    lines.append({"at": 1e9 + 20, "unused": {"late": 3, "away": 1}, "refused": 2})
     log = folder / "starts.jsonl"
     shards = ("worker-1:4242:1", "worker-2:4243:1")
     log.write_text(
@@ -202,42 +220,67 @@ def report_page(folder: Path) -> Path:
             for number, line in enumerate(lines)
         )
     )
+    return log
+
+
+def report_page(folder: Path) -> Path:
+    """The page of `intervalq report` about these."""
+    log = starts_log(folder)
     out = folder / "report.html"
     done = CliRunner().invoke(app, ["report", str(log), "--output", str(out)])
     assert done.exit_code == 0, done.output
     return out
 
 
+def audit_page(folder: Path) -> Path:
+    """The page of an audit of a log with one fault of each kind, in a Spark of its own."""
+    from pyspark.sql import SparkSession
+
+    from spark.planted_logs import audited
+
+    builder = SparkSession.builder.master("local[2]").config("spark.sql.codegen.wholeStage", "false")
+    session = builder.getOrCreate()
+    try:
+        return audited(session).write(folder / "audit.html")
+    finally:
+        session.stop()
+
+
 async def make(*names: str) -> None:
     """Make the pictures of these names; none: all."""
-    chosen = names or ("top", "page", "report")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         url = f"sqlite://{folder}/state.db"
-        if "top" in chosen:
+        if not names or "top" in names:
             async with world(url) as work:
-                (FOLDER / "top.svg").write_text(await terminal(url, work, 40), encoding="utf-8")
-        if "page" in chosen:
-            await _make_page(f"{url}2")
-        if "report" in chosen:
-            page = report_page(folder)
-            picture("report.png", page.as_uri(), page.read_text(), 1000, 900)
+                drawing = await terminal(url, work, 40, starts_log(folder))
+                (FOLDER / "top.svg").write_text(drawing, encoding="utf-8")
+        async with chromium(folder / "profile") as page:
+            if not names or "page" in names:
+                await _make_page(f"{url}2", folder, page)
+            if not names or "report" in names:
+                await page.open(report_page(folder).as_uri())
+                await picture("report.png", page, 900)
+            if not names or "audit" in names:
+                await page.open(audit_page(folder).as_uri())
+                await picture("audit.png", page, 1150)
 
 
-async def _make_page(url: str) -> None:
-    async with world(url) as work, serving(url) as address, anyio.create_task_group() as group:
+async def _make_page(url: str, folder: Path, page: Page) -> None:
+    options = {"access": access_file(folder), "logs": [starts_log(folder)]}
+    async with world(url) as work, serving(url, **options) as address, anyio.create_task_group() as group:
 
         async def go_on() -> None:
             while True:
                 await work()
 
         group.start_soon(go_on)
-        async with httpx.AsyncClient() as client:
-            for _ in range(30):  # the page draws what the service has seen
-                (await client.get(f"{address}v1/overview")).raise_for_status()
-                await anyio.sleep(1)
-        page = await anyio.to_thread.run_sync(browse, f"{address}#api", "--dump-dom")
-        await anyio.to_thread.run_sync(picture, "page.png", f"{address}#api", page, 800, 900)
+        await page.open(f"{address}#api")
+        await sign_in(page, "all")
+        await page.until(
+            f"document.querySelector('.reached')?.getAttribute('d').split('L').length > {_LOOKS}"
+        )
+        await picture("page.png", page, 1150)
         group.cancel_scope.cancel()
 
 

@@ -60,9 +60,12 @@ def test_the_package_loads_none_of_its_parts(loaded: dict[str, list[str]]) -> No
 def test_the_class_loads_only_what_every_queue_needs(loaded: dict[str, list[str]]) -> None:
     own = ours(loaded["class"])
     assert "intervalq.rules" in own
-    assert len(own) <= 72
-    unused = "_keys.store keyed sync _observe _timing.background_loop tasks schedules cli testing"
+    assert len(own) <= 50
+    unused = (
+        "_keys.store _queue.inspect keyed sync _observe _timing.background_loop tasks schedules cli testing"
+    )
     assert not {f"intervalq.{name}" for name in unused.split()} & {*own}
+    assert [name for name in own if name.startswith("intervalq._shard.")] == ["intervalq._shard.wait_queue"]
     assert others(loaded["class"]) <= {
         "_bisect", "_blake2", "_ctypes", "_datetime", "_decimal", "_hashlib", "_random", "_sha2", "_sha512",
         "_winapi", "bisect", "ctypes", "datetime", "decimal", "fnmatch", "fractions", "hashlib", "ipaddress",
@@ -74,6 +77,6 @@ def test_the_first_slot_of_the_default_store_loads_only_that_store(loaded: dict[
     own = [name for name in ours(loaded["slot"]) if name.startswith("intervalq_stores")]
     assert "intervalq_stores.sqlite.queues" in own
     assert len(own) <= 20
-    assert len(ours(loaded["slot"])) <= len(own) + 2
+    assert len([name for name in ours(loaded["slot"]) if "_shard." not in name]) <= len(own) + 7
     unused = {"click", "hypothesis", "idna", "json", "multiprocessing", "pytest", "rich", "trio"}
     assert not others(loaded["slot"]) & unused

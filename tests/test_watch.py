@@ -8,6 +8,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from intervalq import IntervalQueue, QueueState
+from intervalq._watch.follow import Logs
 from intervalq._watch.rates import Rates
 from intervalq._watch.reader import inspect_all
 from intervalq._watch.rows import QUEUES, queue_rows
@@ -85,7 +86,7 @@ async def test_many_keys_are_counted_and_not_all_are_read() -> None:
         await queue[f"k{number}"].run(checkpoint)
     looked = await inspect_all(open_store("memory://"), None, 25)
     assert (len(looked.states), looked.left_out) == (25, 5)
-    cells = [row.cells for row in queue_rows(looked, Rates())]
+    cells = [row.cells for row in queue_rows(looked, Rates(), Logs([]))]
     assert cells[-2][0] == "api: 5 keys more"
     assert cells[-1][0] == "5 keys weren't read"
     assert {len(row) for row in cells} == {len(QUEUES)}

@@ -101,7 +101,7 @@ def _write(folder: Path, url: str, rows: int) -> str:
 
 
 def _started(folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "intervalq.cli", "pipeline", "run", str(folder / "packages.toml")]
+    command = [sys.executable, "-P", "-m", "intervalq", "pipeline", "run", str(folder / "packages.toml")]
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(  # noqa: S603 - this interpreter, this package
         command, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}

@@ -60,7 +60,7 @@ def run(spark: SparkSession, store: str, api: DemoAPI, codes: Sequence[str]) -> 
     rows = spark.createDataFrame([(code,) for code in codes], "code string")
     written = rows.write.format("intervalq").options(store=store, queue="calls", key="code", run="demo")
     written.mode("append").save()
-    work = [sys.executable, "-m", "intervalq.cli", "work", _MODULE, "--processes", "2", "--until-empty"]
+    work = [sys.executable, "-m", "intervalq", "work", _MODULE, "--processes", "2", "--until-empty"]
     environment = {**os.environ, "INTERVALQ_STORE": store, _API: api.url}
     subprocess.run(work, env=environment, cwd=Path(__file__).parent, check=True)  # noqa: S603 - our own command
     results = spark.read.format("intervalq").options(store=store, queue="results").load()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from typing import Final
 
 from intervalq.errors import InvalidName
@@ -38,6 +37,8 @@ def token(key: object) -> str:
     written = "-" + _UNSAFE.sub(lambda found: b"_%02x" % found[0][0], raw).decode()
     if len(written) <= _MAX_LENGTH:
         return written
+    from hashlib import sha256  # noqa: PLC0415 - few keys are that long
+
     return f"{re.sub('_.?$', '', written[:_PREFIX])}__{sha256(raw).hexdigest()}"
 
 

@@ -42,8 +42,8 @@ class StartLog:
     """The log of one shard. Times are seconds since 1970 on the store's clock.
 
     Its lines have `queue` and `shard`, and: `ticket`, `due`, `started`, `waited` for a start; `ticket`,
-    `undone` for one that was taken back; `at` and the settings whenever they have changed; `at`, `unused` for
-    slots that were given up since the last such line, by cause.
+    `undone` for one that was taken back; `at` and the settings whenever they have changed; `at`, `unused`,
+    `refused` for slots given up, by cause, and jobs refused by the server, since the last such line.
     """
 
     def __init__(self, shard: Shard, writer: Writer) -> None:
@@ -55,6 +55,7 @@ class StartLog:
         }
         self._settings: Settings | None = None
         self._skipped: dict[str, int] = {}
+        self._refused = self._told = 0  # jobs that were refused, and how many of them stand in the log
 
     def began(self, grant: Grant, started: float, waited: float) -> None:
         """See `Observer.began`."""
@@ -71,15 +72,26 @@ class StartLog:
         self._writer.put((self._names, grant.ticket))
         self._writer.wake()
 
-    def unused(self) -> list[str]:
-        """A line about the slots that were given up since the last one, if there were any."""
+    def refused(self) -> None:
+        """A job was refused by the called server."""
+        self._refused += 1
+        self._writer.wake()
+
+    def flush(self) -> None:
+        """Write what there is."""
+        self._writer.flush()
+
+    def lost(self) -> list[str]:
+        """A line about slots given up and jobs refused since the last one, if there were any."""
         skipped = dict(self._shard.dispatcher.skipped)
         unused = {cause: count - self._skipped.get(cause, 0) for cause, count in skipped.items()}
-        self._skipped = skipped
-        if not (unused := {cause: count for cause, count in unused.items() if count}):
+        unused = {cause: count for cause, count in unused.items() if count}
+        refused = self._refused - self._told
+        self._skipped, self._told = skipped, self._told + refused
+        if not unused and not refused:
             return []
         at = round(self._shard.store_time(), 6)
-        return [json.dumps({**self._names, "at": at, "unused": unused})]
+        return [json.dumps({**self._names, "at": at, "unused": unused, "refused": refused})]
 
 
 def _line(names: dict[str, str], *values: Any) -> str:
@@ -121,7 +133,7 @@ class Writer:
             processes.Finalize(None, _flush_all, exitpriority=0)
 
     def add(self, starts: StartLog) -> None:
-        """Write what this log notes of unused slots, too."""
+        """Write what this log notes of lost slots, too."""
         with self._adding:
             self._logs.add(starts)
 
@@ -138,7 +150,7 @@ class Writer:
             lines = [_line(*self._lines.popleft()) for _ in range(len(self._lines))]
             with self._adding:
                 logs = list(self._logs)
-            lines += [line for starts in logs for line in starts.unused()]
+            lines += [line for starts in logs for line in starts.lost()]
             self._unwritten += "".join(f"{line}\n" for line in lines).encode()
             if not self._unwritten:
                 return False
@@ -175,8 +187,8 @@ class Writer:
 _writers: WeakValueDictionary[str, Writer] = WeakValueDictionary()
 
 
-def log_starts(shard: Shard, path: str) -> Writer:
-    """Log all starts of a shard in a file, which is created if it doesn't exist; returns its writer.
+def log_starts(shard: Shard, path: str) -> StartLog:
+    """Log all starts of a shard in a file, which is created if it doesn't exist.
 
     Raises:
         OSError: the file can't be opened.
@@ -186,7 +198,7 @@ def log_starts(shard: Shard, path: str) -> Writer:
     starts = StartLog(shard, writer)
     writer.add(starts)
     observe(shard, starts)
-    return writer
+    return starts
 
 
 def _flush_all() -> None:

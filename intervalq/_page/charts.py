@@ -20,6 +20,9 @@ _COLOURS: Final = (BLUE, "#d9822b", "#2da44e", "#8250df", "#bf3989", "#1b7c83", 
 """Of the layers of a chart; the last one is for all others."""
 
 _SHARES: Final = 24
+_GAP: Final = 0.05
+"""The width of a bar in the histogram of gaps, in intervals."""
+
 _MAX_BARS: Final = 12
 
 
@@ -116,6 +119,17 @@ def layers(
     return highest
 
 
+def gap_counts(means: Iterable[tuple[float, int]]) -> list[int]:
+    """How many gaps there are by their length, in steps of a 20th of the interval; the last: 2 and more.
+
+    A gap of about 1 is in the middle of its step. `means`: gaps in intervals, and how many there are of each.
+    """
+    counts = [0] * (round(2 / _GAP) + 1)
+    for ratio, count in means:
+        counts[min(len(counts) - 1, max(0, int(ratio / _GAP + 0.5)))] += count
+    return counts
+
+
 def gaps(axis: Axes, means: Sequence[tuple[float, int]], promise: float | None, verdict: str) -> bool:
     """Gaps from 0 to 2 intervals; longer ones are one bar at the end.
 
@@ -127,13 +141,10 @@ def gaps(axis: Axes, means: Sequence[tuple[float, int]], promise: float | None, 
     """
     if not means:
         return False
-    width = 0.05
-    counts = [0] * 41  # the last bar is for 2 and more; a gap of about 1 is in the middle of its bar
-    for ratio, count in means:
-        counts[min(40, max(0, int(ratio / width + 0.5)))] += count
+    counts, width = gap_counts(means), _GAP
     total = sum(counts)
     bars = [100 * count / total for count in counts]
-    places = [at * width for at in range(41)]
+    places = [at * width for at in range(len(counts))]
     # The bar at 0.9 begins at 0.875: short gaps were counted exactly, the colour only shows where to look.
     least = -1.0 if promise is None else promise - width / 4
     colours = [RED if place < least else BLUE for place in places[:-1]] + [GREY]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from copy import copy
 from functools import partial
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -19,14 +19,16 @@ from intervalq._queue.options import Settle
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
 from intervalq._queue.threads import LATE, MAX_EARLY, in_time
-from intervalq._shard.grants import Grant
-from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.backends import spawn
 from intervalq._timing.backoff import backoff
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import IntervalqError, StoreError, short
+
+if TYPE_CHECKING:
+    from intervalq._shard.grants import Grant
+    from intervalq._shard.shard import Shard
 
 R = TypeVar("R")
 

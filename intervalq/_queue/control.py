@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
 from intervalq._keys.each import OF_ALL, limits_of, not_of_common, not_of_key, told
 from intervalq._queue.handle import Handle
-from intervalq._queue.inspect import QueueState, inspected, outstanding
 from intervalq._queue.options import Cost, Duration, Options, Rate, check_burst, options, whole
-from intervalq._shard.grants import Grant
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit, Limits, limit_of, rules_of
@@ -30,6 +28,10 @@ from intervalq.rules import (
     Resume,
     Settings,
 )
+
+if TYPE_CHECKING:
+    from intervalq._queue.inspect import QueueState
+    from intervalq._shard.grants import Grant
 
 H = TypeVar("H", bound=Handle)
 
@@ -90,8 +92,8 @@ class Control(Handle):
         after the slot had been handed out.
         """
         shard = self._shard()
-        if self._count_refusal is not None:
-            self._count_refusal()
+        for count in self._count_refusals:
+            count()
         refusal, pace = None, None if shard.state is None else shard.state.pace
         if pace is not None and grant.range.record == shard.grants.record and grant.ticket > pace.cut_ticket:
             refusal = Refusal(grant.ticket, grant.slot.due)
@@ -223,6 +225,8 @@ class Control(Handle):
 
         Live shards lose their tickets, too, and take new ones by themselves.
         """
+        from intervalq._queue.inspect import outstanding  # noqa: PLC0415 - few programs look at their queues
+
         before = await self._command(Inspect(), may_be_new=True)
         await self._command(Reclaim())
         return 0 if before.state is None else outstanding(before.state)
@@ -243,7 +247,7 @@ class Control(Handle):
         A key that was idle for a minute is forgotten. This reads the names of all queues of the store, and
         then one record for each key, so it is for occasional looks, not for each job. A key has no keys.
         """
-        found = list[QueueState]()
+        found: list[QueueState] = []
 
         async def look(key: Control) -> None:
             with suppress(QueueNotFound):  # forgotten in the meantime
@@ -267,6 +271,8 @@ class Control(Handle):
         Raises:
             QueueNotFound: the store has no such queue.
         """
+        from intervalq._queue.inspect import inspected  # noqa: PLC0415 - few programs look at their queues
+
         state, mine = inspected(self._shard(), await self._command(Inspect())), self._options
         return state if mine.key is not None else replace(state, each=told(mine.each, mine.own))
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from intervalq._keys.each import MAX_WEIGHT, OF_ALL, SHARED
@@ -16,12 +16,14 @@ from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import WaitingThreads
-from intervalq._shard.shard import REPLACED, Shard
 from intervalq._spec import parse
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
 from intervalq.errors import ForkedError, InvalidOption, QueueClosed, WrongLoop
 from intervalq.store import Store, open_store, shown_url
+
+if TYPE_CHECKING:
+    from intervalq._shard.shard import Shard
 
 H = TypeVar("H", bound="Handle")
 
@@ -45,7 +47,7 @@ class Handle:
         self._jobs: dict[RunningJob[Any], None] = {}
         """Jobs in the background that have not ended, in the order in which they were added."""
         self._flush_log: Callable[[], object] | None = None
-        self._count_refusal: Callable[[], object] | None = None
+        self._count_refusals: list[Callable[[], object]] = []
         self._callers = WaitingThreads()
         """Threads that wait for slots."""
 
@@ -147,7 +149,7 @@ class Handle:
         if self._closed or (self._parent is not None and self._parent._closed):  # noqa: SLF001 - its own class
             raise QueueClosed(self.name)
         home = (os.getpid(), current_loop())
-        if shard is not None and shard.loop is REPLACED:
+        if shard is not None and shard.is_replaced:
             self._shard_here, self._store, self._jobs = None, self._given_store, {}
         if self._shard_here is not None and self._home is not None and self._home != home:
             if self._home[0] != home[0]:
@@ -156,6 +158,8 @@ class Handle:
                 raise WrongLoop(self.name)
             self._shard_here, self._store, self._jobs = None, self._given_store, {}
         if self._shard_here is None:
+            from intervalq._shard.shard import Shard  # noqa: PLC0415 - many queues of a program are never used
+
             mine, self._view = self._options, CommonView()
             precision = None if mine.precision is None else Precision(mine.precision)
             made = Shard(
@@ -169,15 +173,18 @@ class Handle:
 
     def _observe(self, shard: Shard) -> None:
         """Let the starts of a shard be logged, and counted by OpenTelemetry, if the program uses it."""
+        self._count_refusals = []
         if self._options.log is not None:
             from intervalq._observe.log import log_starts  # noqa: PLC0415 - few handles have a log
 
-            self._flush_log = log_starts(shard, self._options.log).flush
+            starts = log_starts(shard, self._options.log)
+            self._flush_log = starts.flush
+            self._count_refusals.append(starts.refused)
         if "opentelemetry" in sys.modules:
             from intervalq._observe.telemetry import telemetry  # noqa: PLC0415 - likewise
 
             if (found := telemetry()) is not None:
-                self._count_refusal = found.watch(shard, self._options.name)
+                self._count_refusals.append(found.watch(shard, self._options.name))
 
     def _store_here(self) -> Store:
         """The store as the shard uses it."""

@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import anyio
 
-from intervalq._shard.shard import Shard
 from intervalq._timing.backends import running_loop
 from intervalq.errors import SelfDeadlock, StoreError
 from intervalq.rules import Inspect
+
+if TYPE_CHECKING:
+    from intervalq._shard.shard import Shard
 
 
 class HeldSlot:

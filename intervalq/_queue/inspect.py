@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intervalq._keys.names import shown
 from intervalq._keys.shards import keyed_on
-from intervalq._shard.shard import Shard
 from intervalq._spec import adapt, limits, standing
 from intervalq._timing.precision import PROCESS
 from intervalq.rules import FOREVER, Answer, State
+
+if TYPE_CHECKING:
+    from intervalq._shard.shard import Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,18 @@ import logging
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import anyio
 
 from intervalq._queue.held import Held, held_here, waiting
-from intervalq._shard.grants import Grant
-from intervalq._shard.shard import Shard
-from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import JobCancelled, QueueClosed, SlotTimeout
 from intervalq.rules import Slot
+
+if TYPE_CHECKING:
+    from intervalq._shard.grants import Grant
+    from intervalq._shard.shard import Shard
+    from intervalq._shard.wait_queue import Waiter
 
 R = TypeVar("R")
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from intervalq._lazy import provided
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Cost, Settle
 from intervalq._queue.plan import Plan
-from intervalq._shard.grants import Grant
-from intervalq._shard.shard import Shard
-from intervalq._shard.wait_queue import Waiter
+
+if TYPE_CHECKING:
+    from intervalq._shard.grants import Grant
+    from intervalq._shard.shard import Shard
+    from intervalq._shard.wait_queue import Waiter
 
 R = TypeVar("R")
 

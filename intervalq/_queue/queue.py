@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Final, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from intervalq._queue.attempts import refuse_called, run, start
 from intervalq._queue.control import Control
@@ -20,15 +20,17 @@ from intervalq._queue.options import Cost, Duration, Each, Rate, Settle, options
 from intervalq._queue.plan import Plan, usual
 from intervalq._queue.ports import Blocking, blocking_of
 from intervalq._queue.slot import ComingSlot, Slot
-from intervalq._shard.grants import Grant
-from intervalq._shard.shard import Shard
-from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
 from intervalq._spec.limits import Limits
 from intervalq._spec.mismatch import OnMismatch
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidOption, short
 from intervalq.store import DocumentStore, Store, checked_store
+
+if TYPE_CHECKING:
+    from intervalq._shard.grants import Grant
+    from intervalq._shard.shard import Shard
+    from intervalq._shard.wait_queue import Waiter
 
 F = TypeVar("F")
 T = TypeVar("T")

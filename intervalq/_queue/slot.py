@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from intervalq._queue.attempts import heed
 from intervalq._queue.held import HeldSlot, hold, let_go
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
-from intervalq._shard.grants import Grant
-from intervalq._shard.shard import Shard
 from intervalq._timing.retry_after import wait_after_error
+
+if TYPE_CHECKING:
+    from intervalq._shard.grants import Grant
+    from intervalq._shard.shard import Shard
 
 
 class Slot(ABC):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from intervalq._shard.grants import Grant
-from intervalq._shard.shard import Shard
+if TYPE_CHECKING:
+    from intervalq._shard.grants import Grant
+    from intervalq._shard.shard import Shard
+
 
 EARLY: Final = 2_000
 """How long before they come slots are handed to threads, in microseconds: waking a thread takes time."""

@@ -230,6 +230,11 @@ class Shard:
     # --- the record ---------------------------------------------------------------------------------
 
     @property
+    def is_replaced(self) -> bool:
+        """Whether the clock of the process was replaced, so that its handle needs another shard."""
+        return self.loop is REPLACED
+
+    @property
     def state(self) -> State | None:
         """The record, as the last answer showed it."""
         return self.connection.state

@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from intervalq._shard.grants import GrantRange
-from intervalq._shard.store_time import StoreTime
-from intervalq._timing.backends import Waker
-from intervalq.rules import Slot, State, Units
+if TYPE_CHECKING:
+    from intervalq._shard.grants import GrantRange
+    from intervalq._shard.store_time import StoreTime
+    from intervalq._timing.backends import Waker
+    from intervalq.rules import Slot, State, Units
+
 
 _numbers: Final = count()
 _order: Final = attrgetter("order")

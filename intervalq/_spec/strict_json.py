@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from json.scanner import make_scanner
 from typing import Final
 
 
@@ -19,6 +20,7 @@ def _finite(text: str) -> float:
 
 # One decoder for all: creating one takes longer than reading a short text.
 _DECODER: Final = json.JSONDecoder(parse_constant=_constant, parse_float=_finite)
+_scan: Final = make_scanner(_DECODER)  # type: ignore[arg-type]  # its stub takes its own kind only
 
 
 def loads(text: str) -> object:
@@ -31,8 +33,8 @@ def loads(text: str) -> object:
     """
     value: object = None
     try:
-        # Half of the time of `decode`, which also looks for space around it. Stores have none.
-        value, end = _DECODER.raw_decode(text)
-    except json.JSONDecodeError:
+        # A third of the time of `decode`, which also looks for space around it. Stores have none.
+        value, end = _scan(text, 0)
+    except (json.JSONDecodeError, StopIteration):
         end = -1
     return value if end == len(text) else _DECODER.decode(text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from intervalq import QueueState
+from intervalq._watch.log import Note
 from intervalq._watch.words import possible
 
 _LOOKS: Final = 120
@@ -26,6 +27,8 @@ class Point(NamedTuple):
     """Starts a second."""
     possible: float | None
     """What the pace and the limits of starts allow; 0 while the queue is held, None: any number."""
+    refused: float | None = None
+    """Jobs a second that the called server refused; None: no log says so."""
 
 
 class Rates:
@@ -46,13 +49,15 @@ class Rates:
             known[state.name] = looks
         self._looks = known
 
-    def points(self, name: str) -> list[Point]:
-        """The rates of a queue, oldest first."""
-        looks = [*self._looks.get(name, ())]
-        return [
-            Point(after.now, (after.current - before.current) / (after.now - before.now), possible(after))
-            for before, after in pairwise(looks)
-        ]
+    def points(self, name: str, notes: Sequence[Note] | None = None) -> list[Point]:
+        """The rates of a queue, oldest first. `notes`: what its log says of refusals; None: it has none."""
+        found = []
+        for before, after in pairwise(self._looks.get(name, ())):
+            span, refused = after.now - before.now, None
+            if notes is not None:
+                refused = sum(note.refused for note in notes if before.now < note.at <= after.now) / span
+            found.append(Point(after.now, (after.current - before.current) / span, possible(after), refused))
+        return found
 
     def now(self, name: str) -> float | None:
         """Starts a second in the last seconds; None: there was only one look."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple, Self
+
+from anyio import to_thread
 
 from intervalq import IntervalQueue, QueueNotFound, QueueState
 from intervalq._queue.control import each_of
+from intervalq._watch.follow import Logs
 from intervalq.errors import ScheduleNotFound, UnknownStore, UnsupportedOperation
 from intervalq.schedules import ScheduleInfo, Schedules
 from intervalq.store import Store, given_url, open_store, sound_url
@@ -82,20 +87,23 @@ async def begun(
 class Reader:
     """The queues, tasks and schedules of a store, for those who look at them again and again."""
 
-    def __init__(self, queues: Store | None, tasks: Tasks | None) -> None:
-        self.queues, self.tasks = queues, tasks
+    def __init__(self, queues: Store | None, tasks: Tasks | None, logs: Iterable[Path] = ()) -> None:
+        self.queues, self.tasks, self.logs = queues, tasks, Logs(logs)
 
     @classmethod
-    def opened(cls, url: str | None) -> Self:
+    def opened(cls, url: str | None, logs: Iterable[Path] = ()) -> Self:
         """A reader of the stores at a URL or path; None: where each kind is by default.
+
+        `logs`: execution logs of queues, of which more is known by them.
 
         Raises:
             InvalidOption, UnknownStore, MissingExtra, StoreError: as for `open_store`.
         """
-        return cls(open_store(url), tasks_at(url))
+        return cls(open_store(url), tasks_at(url), logs)
 
     async def look(self, name: str | None = None) -> Looked:
-        """The queues, or one of them, with their keys: see `inspect_all`."""
+        """The queues, or one of them, with their keys: see `inspect_all`. Reads the logs, too."""
+        await to_thread.run_sync(self.logs.read)
         return await inspect_all(self._queues(), name, MAX_RECORDS)
 
     async def counts(self) -> list[QueueStats]:
@@ -152,6 +160,7 @@ class Reader:
 
     async def aclose(self) -> None:
         """Close what `opened` opened."""
+        self.logs.close()
         if self.tasks is not None:
             await self.tasks.aclose()
         if self.queues is not None:

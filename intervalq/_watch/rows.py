@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from intervalq import QueueState
 from intervalq._show import escaped, seconds
+from intervalq._watch.follow import Gaps, Logs
 from intervalq._watch.rates import Point, Rates
 from intervalq._watch.reader import Looked
 from intervalq._watch.words import MAX_KEYS, condition, counted, facts, folded, possible, rate
@@ -37,10 +38,12 @@ class Row(NamedTuple):
     """What can be paused."""
     points: Sequence[Point] = ()
     """The rates of a queue, oldest first."""
+    gaps: Gaps | None = None
+    """The gaps between its last starts; None: no log has them."""
 
 
-def queue_rows(looked: Looked, rates: Rates) -> list[Row]:
-    """Queues, each with up to 20 of its keys."""
+def queue_rows(looked: Looked, rates: Rates, logs: Logs) -> list[Row]:
+    """Queues, each with up to 20 of its keys, and what logs say of their last starts."""
     rows = []
     for state, more in folded(looked.states, MAX_KEYS):
         left = ", ".join(f"{each.left} of {escaped(each.limit)}" for each in state.limits)
@@ -49,7 +52,9 @@ def queue_rows(looked: Looked, rates: Rates) -> list[Row]:
             escaped(state.name), condition(state), rate(rates.now(state.name)), rate(possible(state)),
             str(state.outstanding), running, left or "-",
         )  # fmt: skip
-        rows.append(Row(state.name, cells, facts(state), state, rates.points(state.name)))
+        seen = logs.seen(state.name)
+        known, points = [*facts(state), *seen.facts], rates.points(state.name, seen.notes)
+        rows.append(Row(state.name, cells, known, state, points, seen.gaps))
         if more:
             waiting = str(sum(key.outstanding for key in more))
             name = state.name.partition(":")[0]

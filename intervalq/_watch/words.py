@@ -91,6 +91,9 @@ def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str,
         ("interval", interval(state)),
         ("tickets", f"{state.ticket} issued, begun up to {state.current}, {waits}"),
     ]
+    if state.auto is not None and state.auto.refused is not None and state.auto.refused_at is not None:
+        ago = seconds(max(0.0, state.now - state.auto.refused_at))
+        rows.append(("last refusal", f"about {ago} ago; the rate returns to {state.auto.refused:.4g}/s"))
     if state.burst != 1 and state.has_pace:
         rows.append(("burst", str(state.burst)))
     if state.max_running is not None:

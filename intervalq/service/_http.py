@@ -21,6 +21,7 @@ from intervalq.errors import (
     IntervalqError,
     QueueClosed,
     QueueNotFound,
+    ScheduleNotFound,
 )
 from intervalq.service._access import Access, Anybody, Caller, only
 from intervalq.service._refusal import Code, Refusal, refusal
@@ -98,7 +99,7 @@ _TITLES: Final = {
 
 def refused(error: Refusal | IntervalqError) -> Response:
     """The answer to a request that was not done."""
-    if isinstance(error, QueueNotFound):
+    if isinstance(error, QueueNotFound | ScheduleNotFound):
         return problem(404, _TITLES[Code.NOT_FOUND], str(error))
     if isinstance(error, ConfigMismatch | QueueClosed | DependencyError | InboxFull):
         failed = vars(error) if isinstance(error, DependencyError) else {}

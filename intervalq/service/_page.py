@@ -36,14 +36,15 @@ from intervalq.service._access import Access, Caller, Wanted
 from intervalq.service._http import caller_of, problem
 from intervalq.service._refusal import Code, Refusal, refusal
 from intervalq.service._remote.rights import SESSIONS, queue_of, schedule
-from intervalq.service._remote.stores import Stores
-from intervalq.tasks import Tasks
 
 _REST: Final = 1.0
 """Seconds for which a reading is shown to all who ask."""
 
 _PATIENCE: Final = 5.0
 """Seconds after which a store is taken to be away."""
+
+_CHANGES: Final = {"queues": "administer", "schedules": "change"}
+"""Which action a change of a row is, by view."""
 
 _HERE: Final = Path(__file__).parent
 
@@ -88,8 +89,8 @@ class Part(NamedTuple):
 class Watch:
     """What a store has now. However many look, each part of it is read once a second at most."""
 
-    def __init__(self, stores: Stores) -> None:
-        self._reader = Reader(stores.queues, Tasks(stores.tasks))
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._rates = Rates()
         self._parts = {
             "queues": Part(QUEUES, self._queues, anyio.Lock()),
@@ -141,7 +142,7 @@ class Watch:
     async def _queues(self) -> list[Row]:
         looked = await self._reader.look()
         self._rates.take(looked.states)
-        return queue_rows(looked, self._rates)
+        return queue_rows(looked, self._rates, self._reader.logs)
 
     async def _counts(self) -> list[Row]:
         return task_rows(await self._reader.counts())
@@ -157,7 +158,8 @@ async def _seen(caller: Caller, name: str, rows: list[Row], *, may_change: bool)
     """Those rows of a view that a caller may see."""
     names = [_name(name, row) for row in rows]
     hidden = set[Wanted]() if name == "workers" else await caller.denied({("read", of) for of in names}, "")
-    changes = {("administer", of) for of in names} if may_change and name == "queues" else set[Wanted]()
+    action = _CHANGES.get(name) if may_change else None
+    changes = set[Wanted]() if action is None else {(action, of) for of in names}
     changes -= await caller.denied(changes, "")
     return [
         {
@@ -165,12 +167,18 @@ async def _seen(caller: Caller, name: str, rows: list[Row], *, may_change: bool)
             "cells": row.cells,
             "facts": row.facts,
             "points": [] if ":" in row.key else row.points,
-            "held": isinstance(row.subject, QueueState) and row.subject.is_held,
-            "may_change": row.subject is not None and ("administer", of) in changes,
+            "gaps": row.gaps and row.gaps._asdict(),
+            "held": row.subject is not None and _is_held(row.subject),
+            "queue": row.subject.queue if isinstance(row.subject, ScheduleInfo) else None,
+            "may_change": row.subject is not None and (action, of) in changes,
         }
         for of, row in zip(names, rows, strict=True)
         if ("read", of) not in hidden
     ]
+
+
+def _is_held(subject: QueueState | ScheduleInfo) -> bool:
+    return subject.is_held if isinstance(subject, QueueState) else subject.paused
 
 
 def _name(view: str, row: Row) -> str:
@@ -180,12 +188,12 @@ def _name(view: str, row: Row) -> str:
     return queue_of(row.key) if view == "queues" else row.key
 
 
-def routes(stores: Stores, access: Access | None) -> list[Route]:
+def routes(reader: Reader, access: Access | None) -> list[Route]:
     """The page, and what it shows.
 
     Without access control it offers no changes: those that a browser sends are refused (see `NoPages`).
     """
-    watch, (made, headers) = Watch(stores), page()
+    watch, (made, headers) = Watch(reader), page()
 
     async def root(request: Request) -> Response:
         del request

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import grpc
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from intervalq._watch.reader import Reader
 from intervalq._wire.schema import Schemas
-from intervalq.service import _page
+from intervalq.service import _page, _schedules
 from intervalq.service._access import Access
 from intervalq.service._entroq import over_grpc as entroq_grpc
 from intervalq.service._entroq import over_http as entroq_http
@@ -21,13 +25,15 @@ from intervalq.service._pacing.verbs import Pacing
 from intervalq.service._remote import over_http as remote_http
 from intervalq.service._remote.over_grpc import Remote
 from intervalq.service._remote.stores import Stores
+from intervalq.tasks import Tasks
 
 
 class Parts:
     """EntroQ's verbs, intervalq.v1, and pacing over HTTP."""
 
-    def __init__(self, stores: Stores, access: Access | None) -> None:
+    def __init__(self, stores: Stores, access: Access | None, logs: Sequence[Path]) -> None:
         self._stores, self._access = stores, access
+        self._reader = Reader(stores.queues, Tasks(stores.tasks), logs)
         self._remote = Remote(stores, access)
         self._queues = None if stores.queues is None else Queues(stores.queues)
         self.verbs = Verbs(stores.tasks)
@@ -44,14 +50,14 @@ class Parts:
         if self._queues is not None:
             paths |= paths_of(pacing_http.VERBS)
             found += pacing_http.routes(Pacing(self._queues), self._access)
-        described = document(paths, schemas.parts)
+        described = document(paths | _schedules.paths(), schemas.parts)
 
         async def openapi(request: Request) -> Response:
             del request
             return JSONResponse(described)
 
         found.append(Route("/v1/openapi.json", openapi, methods=["GET"]))
-        found += _page.routes(self._stores, self._access)
+        found += _schedules.routes(self._reader, self._access) + _page.routes(self._reader, self._access)
         return [*entroq_http.routes(self.verbs, self._access), *found]
 
     def close(self) -> None:
@@ -65,5 +71,6 @@ class Parts:
         """Give back what nobody got, and close the stores that are ours."""
         if self._queues is not None:
             await self._queues.aclose()
+        self._reader.logs.close()
         await self.verbs.aclose()
         await self._stores.aclose()

@@ -6,8 +6,9 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import anyio
@@ -76,6 +77,7 @@ async def serve(
     http: str | None = "127.0.0.1:9100",
     envoy: str | os.PathLike[str] | None = None,
     access: str | os.PathLike[str] | None = None,
+    logs: Iterable[str | os.PathLike[str]] = (),
     tls: Tls | None = None,
     insecure: bool = False,
     grace: Duration = 10,
@@ -96,6 +98,8 @@ async def serve(
         access: an access file, which says who may do what, by bearer tokens; or the URL of an Open Policy
             Agent that says so. See `docs/service.md`. None: whoever reaches an address may read, change and
             delete every task.
+        logs: files that queues write with `log=`: its page shows gaps, lateness, unused slots and refusals by
+            them.
         tls: certificates; None: no encryption.
         insecure: listen on other addresses than this machine's own even without `access` or `tls`.
         grace: how long running requests may go on after the end has begun. Claims that wait end at once.
@@ -113,7 +117,7 @@ async def serve(
     keys = None if tls is None else tls.read()
     stores = Stores.opened(store)
     limits = [] if envoy is None else _limits(envoy, stores, grpc)
-    parts = Parts(stores, who)
+    parts = Parts(stores, who, [Path(log) for log in logs])
     try:
         with ExitStack() as stack:
             # First what may fail, outside of any group of tasks.

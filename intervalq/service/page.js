@@ -2,6 +2,7 @@
 // Shows /v1/overview every two seconds, but not while the page is hidden. Everything from the store is set as text.
 
 const EVERY = 2000;
+const REST = 1000; // as long, the service shows what it has read
 const NUMBERS = new Set(["tasks", "ready", "claimed", "future", "behind a key", "most claims"]);
 const byId = (id) => document.getElementById(id);
 const token = { get: () => sessionStorage.getItem("token"), set: (text) => sessionStorage.setItem("token", text) };
@@ -31,7 +32,9 @@ async function look() {
     if (answer.status === 401) return say(token.get() ? "This token isn't known." : "This service needs a token.", "bad");
     const found = await answer.json();
     if (!answer.ok) return say(found.detail, "bad");
+    const focus = document.activeElement.dataset.of;
     for (const name of ["queues", "tasks", "schedules", "workers"]) show(name, found[name]);
+    if (focus) [...document.querySelectorAll("button")].find((one) => one.dataset.of === focus)?.focus();
     last = new Date();
     say(`as of ${last.toLocaleTimeString()}`, "dim");
   } catch (error) {
@@ -73,6 +76,11 @@ function lines({ columns, rows }, kind) {
   return rows.map((row) => {
     const line = made("tr");
     line.append(...row.cells.map((cell, place) => made("td", cell, kind(columns[place]))));
+    if (row.may_change) {
+      const last = made("td", undefined, "actions");
+      last.append(...buttonsOfSchedule(row));
+      line.append(last);
+    }
     return line;
   });
 }
@@ -101,23 +109,44 @@ function fill(element, row) {
     made("span", reached ? `${reached} of ${possible}` : ""), made("span", `${waiting} waiting`, "dim"));
   const facts = made("dl");
   facts.append(...row.facts.flatMap(([what, value]) => [made("dt", what), made("dd", value)]));
-  const parts = row.points.length > 1 ? [chart(row.points), made("p", "starts a second; dashed: possible", "dim")] : [];
-  const focused = open.querySelector("button") === document.activeElement;
-  open.replaceChildren(...parts, facts, ...(row.may_change ? [button(row)] : []));
-  if (focused) open.querySelector("button")?.focus();
+  const parts = [];
+  if (row.points.length > 1) {
+    const refused = row.points.some((point) => point[3] !== null) ? "; red: refused by the server" : "";
+    parts.push(chart(row.points), made("p", `starts a second; dashed: possible${refused}`, "dim"));
+  }
+  if (row.gaps) parts.push(histogram(row.gaps), made("p", "gaps from 0 to 2 intervals and more, logarithmic; red line: " +
+    (row.gaps.promise === null ? "none is promised" : `promised, ${row.gaps.promise.toPrecision(2)}`), "dim"));
+  open.replaceChildren(...parts, facts, ...(row.may_change ? [buttonOfQueue(row)] : []));
+}
+
+function svg(tag, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+function drawing(label) {
+  return svg("svg", { class: "chart", viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": label });
+}
+
+function histogram({ counts, promise }) {
+  const whole = drawing("how many gaps between starts there are, by their length"), width = 100 / counts.length;
+  const highest = Math.log1p(Math.max(...counts));
+  counts.forEach((count, place) => {
+    const height = count && Math.max(3, (95 * Math.log1p(count)) / highest);
+    whole.append(svg("rect", { x: place * width, y: 100 - height, width: 0.85 * width, height }));
+  });
+  // The bar of a gap begins half a step before it.
+  const at = promise === null ? null : width * ((counts.length - 1) / 2 * promise + 0.5);
+  if (at !== null) whole.append(svg("path", { class: "promise", d: `M${at} 0V100` }));
+  return whole;
 }
 
 function chart(points) {
-  const svg = (tag) => document.createElementNS("http://www.w3.org/2000/svg", tag);
-  const whole = svg("svg"), from = points[0][0], span = points.at(-1)[0] - from || 1;
-  const highest = Math.max(...points.flatMap((point) => [point[1], point[2] ?? 0])) * 1.1 || 1;
-  whole.setAttribute("class", "chart");
-  whole.setAttribute("viewBox", "0 0 100 100");
-  whole.setAttribute("preserveAspectRatio", "none");
-  whole.setAttribute("role", "img");
-  whole.setAttribute("aria-label", `starts a second: ${points.at(-1)[1].toFixed(2)} in the last look`);
-  [["possible", 2], ["reached", 1]].forEach(([kind, place]) => {
-    const path = svg("path");
+  const whole = drawing(`starts a second: ${points.at(-1)[1].toFixed(2)} in the last look`);
+  const from = points[0][0], span = points.at(-1)[0] - from || 1;
+  const highest = Math.max(...points.flatMap((point) => [point[1], point[2] ?? 0, point[3] ?? 0])) * 1.1 || 1;
+  [["possible", 2], ["refused", 3], ["reached", 1]].forEach(([kind, place]) => {
     let drawn = false;
     const steps = points.map((point) => {
       if (point[place] === null) return (drawn = false), "";
@@ -126,25 +155,36 @@ function chart(points) {
       drawn = true;
       return step;
     });
-    path.setAttribute("d", steps.join(""));
-    path.setAttribute("class", kind);
-    whole.append(path);
+    whole.append(svg("path", { class: kind, d: steps.join("") }));
   });
   return whole;
 }
 
-function button(row) {
-  const verb = row.held ? "Resume" : "Pause", one = made("button", verb);
+function buttonOfQueue(row) {
+  const [name, ...key] = row.key.split(":");
+  const path = `v1/queues/${encodeURIComponent(name)}/${row.held ? "resume" : "hold"}`;
+  return button(row, row.held ? "Resume" : "Pause", path, key.length ? { key: key.join(":") } : {});
+}
+
+function buttonsOfSchedule(row) {
+  const path = `v1/schedules/${encodeURIComponent(row.cells[0])}/`, about = row.queue === null ? {} : { queue: row.queue };
+  const pause = row.held ? "Resume" : "Pause";
+  return [button(row, pause, path + pause.toLowerCase(), about), button(row, "Run now", `${path}fire`, about)];
+}
+
+function button(row, verb, path, about) {
+  const one = made("button", verb);
+  one.dataset.of = `${verb === "Resume" ? "Pause" : verb} ${row.key}`; // which keeps the focus
   one.addEventListener("click", async () => {
     if (!confirm(`${verb} ${row.cells[0]}, for all processes?`)) return;
-    const [name, ...key] = row.key.split(":");
-    const answer = await request(`v1/queues/${encodeURIComponent(name)}/${row.held ? "resume" : "hold"}`, {
+    const answer = await request(path, {
       method: "POST",
       headers: { "content-type": "application/json" },
-      body: JSON.stringify(key.length ? { key: key.join(":") } : {}),
+      body: JSON.stringify(about),
     }).catch(() => null);
     if (answer && !answer.ok) alert((await answer.json()).detail);
-    look();
+    clearTimeout(timer);
+    timer = setTimeout(look, REST);
   });
   return one;
 }

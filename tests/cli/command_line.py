@@ -94,7 +94,7 @@ class CommandLine:
         """Run a command in the background."""
         more = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
         process = subprocess.Popen(
-            [sys.executable, "-m", "intervalq.cli", *args],
+            [sys.executable, "-m", "intervalq", *args],
             cwd=self.folder,
             env=self.environment,
             text=True,

@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from intervalq import _show
 from intervalq.cli._pipeline import show as _pipeline_show
 from intervalq.cli._pipeline.command import _reason
 from intervalq.cli._pipeline.show import Bar, Lines, words
@@ -35,7 +36,8 @@ def test_a_bar_comes_and_goes_with_the_calls(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TERM", "xterm")
     screen = io.StringIO()
     made = Console(file=screen, force_terminal=True, width=120, markup=False, highlight=False)
-    monkeypatch.setattr(_pipeline_show, "console", lambda **_: made)
+    for module in _show, _pipeline_show:
+        monkeypatch.setattr(module, "console", lambda **_: made)
     bar, looks = Bar(), Looks(100)
     bar.note("one step")
     bar.looked(looks.add(_at(0, 0, 0)))

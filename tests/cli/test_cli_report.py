@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intervalq.cli._run.report import Figures, Report, count_inversions, lines, percentile, report
+from intervalq._watch.log import percentile
+from intervalq.cli._run.report import Figures, Report, count_inversions, lines, report
 
 
 def made(started: list[float], tickets: list[int] | None = None, **figures: Any) -> Report:

@@ -15,8 +15,8 @@ import pytest
 import screens
 from cli.command_line import CommandLine
 from intervalq import IntervalQueue, sync
+from intervalq._watch.log import BadLog, QueueLog, read
 from intervalq.cli._report.figures import NOT_HERE, figures
-from intervalq.cli._report.log import BadLog, QueueLog, read
 from intervalq.testing import VirtualClock, virtual_clock
 
 FIRST = 1_000_000_000.0

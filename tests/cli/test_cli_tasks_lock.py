@@ -191,7 +191,7 @@ def test_every_store_has_locks(intervalq: CommandLine, request: pytest.FixtureRe
     url = request.getfixturevalue(store)
     intervalq.environment["INTERVALQ_STORE"] = url
     name = f"suite-{os.getpid()}-{store}"
-    inner = [sys.executable, "-m", "intervalq.cli", "tasks", "lock", name, "--timeout", "0", "--", "true"]
+    inner = [sys.executable, "-m", "intervalq", "tasks", "lock", name, "--timeout", "0", "--", "true"]
     ran = intervalq("tasks", "lock", name, "--", *inner, code=75)
     assert "somebody else holds" in ran.stderr
     first, second = (

@@ -47,7 +47,7 @@ async def changed(app: Top) -> None:
 async def test_all_views_and_the_picture_in_the_documentation(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/state.db"
     async with screens.world(url) as work:
-        drawing = await screens.terminal(url, work, 2)
+        drawing = await screens.terminal(url, work, 2, screens.starts_log(tmp_path))
         assert screens.words(drawing) == screens.kept("top.svg"), "run `python tests/screens.py top`"
         assert "http" not in drawing.replace("http://www.w3.org/", "")
         app = opened(url)

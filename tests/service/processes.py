@@ -18,7 +18,7 @@ class Served:
     def __init__(self, store: str, *options: str, program: str | None = None) -> None:
         """`program` is run instead of intervalq's own."""
         self._store, self._options = store, options
-        self._program = ["-m", "intervalq.cli"] if program is None else [program]
+        self._program = ["-m", "intervalq"] if program is None else [program]
         self.process: subprocess.Popen[str]
         self.http: str | None = None
         self._host = "127.0.0.1:0"

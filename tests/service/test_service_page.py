@@ -14,30 +14,78 @@ import httpx
 import pytest
 
 import screens
+from browser import DESKTOP, OVERFLOW, PHONE, chromium
 from intervalq import IntervalQueue
 from intervalq._watch.reader import Reader
+from intervalq.tasks import Tasks
 from service.test_remote_access import access_of
 
 
 @pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[str]:
     url = f"sqlite://{tmp_path}/state.db"
-    async with screens.world(url) as work, screens.serving(url) as address:
+    async with (
+        screens.world(url) as work,
+        screens.serving(url, logs=[screens.starts_log(tmp_path)]) as address,
+    ):
         async with httpx.AsyncClient() as client:
             await client.get(f"{address}v1/overview")
         await work()
         yield address
 
 
-async def test_a_browser_shows_it_as_the_picture_in_the_documentation_does(page: str) -> None:
-    seen = await anyio.to_thread.run_sync(screens.browse, f"{page}#api", "--dump-dom")
-    assert screens.labels(seen) == screens.kept("page.png"), "run `python tests/screens.py page`"
-    body = seen.partition("</style>")[2].partition("<script>")[0]
-    for text in ("<b>api</b>", "<b>mail</b>", "paused", "nightly", "inserts into reports", "reports"):
-        assert text in body
-    assert "<b>llm:&lt;script&gt;eve&lt;/script&gt;</b>" in body
-    assert re.search(r'<details class="queue" open=""><summary><b>api</b>', body)
-    assert "as of" in body
+async def test_in_a_browser(tmp_path: Path) -> None:
+    """One browser: what it shows, on a phone, in the dark, and what its buttons do to the store."""
+    url, log = f"sqlite://{tmp_path}/state.db", screens.starts_log(tmp_path)
+    async with (
+        screens.world(url) as work,
+        screens.serving(url, access=screens.access_file(tmp_path), logs=[log]) as address,
+        chromium(tmp_path / "profile") as page,
+    ):
+        await work()
+        await page.open(f"{address}#api")
+        await page.until("document.querySelector('#about').textContent.includes('needs a token')")
+        assert await page.see(f"({OVERFLOW})()") == []
+        await screens.sign_in(page, "look")
+        assert await page.see("document.querySelectorAll('main button').length") == 0
+        await screens.sign_in(page, "all")
+        await page.until("document.querySelectorAll('.chart').length > 1")  # rates, and the histogram
+        seen = await page.see("document.documentElement.outerHTML")
+        assert screens.labels(seen) == screens.kept("page.png"), "run `python tests/screens.py page`"
+        body = seen.partition("</style>")[2].partition("<script>")[0]
+        for text in ("<b>api</b>", "<b>mail</b>", "paused", "nightly", "inserts into reports", "as of"):
+            assert text in body
+        assert "<b>llm:&lt;script&gt;eve&lt;/script&gt;</b>" in body
+        assert re.search(r'<details class="queue" open=""><summary><b>api</b>', body)
+        assert "worker-2:4243:1: 3 late" in body
+        assert await page.see("document.querySelectorAll('.chart rect').length") == 41
+
+        queue = IntervalQueue("api", store=url)
+        pause = "[...document.querySelectorAll('button')].find((one) => one.dataset.of === 'Pause api')"
+        for verb, after in (("Pause", "Resume"), ("Resume", "Pause")):
+            assert await page.see(f"{pause}.textContent") == verb
+            await page.click(pause)
+            await page.until(f"{pause}.textContent === '{after}'")
+            assert (await queue.inspect()).is_held is (verb == "Pause")
+            assert await page.see(f"document.activeElement === {pause}")
+        async with Tasks(url) as tasks:
+            of_schedule = "document.querySelectorAll('#schedules button')"
+            for place, is_paused in ((0, True), (0, False), (1, False)):
+                await page.click(f"{of_schedule}[{place}]")
+                await page.until(f"{of_schedule}[0].textContent === '{'Resume' if is_paused else 'Pause'}'")
+                [info] = await tasks.schedules.inspect_all()
+                assert info.paused is is_paused
+            asked = ["Pause api", "Resume api", "Pause nightly", "Resume nightly", "Run now nightly"]
+            assert page.asked == [f"{each}, for all processes?" for each in asked]
+
+        for width in (PHONE, DESKTOP):
+            for dark in (False, True):
+                await page.open(f"{address}#api", width=width, dark=dark)
+                await page.until("document.querySelectorAll('.chart').length > 1")
+                assert await page.see(f"({OVERFLOW})()") == []
+                assert await page.see("getComputedStyle(document.body).backgroundColor") == (
+                    "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
+                )
 
 
 async def test_it_loads_nothing_and_lets_nothing_else_run(page: str) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from intervalq.spark._audit.result import Audit
+
 Row = dict[str, Any]
 
 DDL = (
@@ -244,3 +246,19 @@ def planted() -> list[Row]:
         plant(mine)
         rows += mine
     return rows
+
+
+def audited(spark: SparkSession) -> Audit:
+    """One audit of all planted logs together."""
+    from intervalq.spark._audit.audit import audit
+
+    return audit(
+        spark,
+        frame(spark, planted()),
+        interval=dict.fromkeys([*FAULTS, "clean"], INTERVAL),
+        max_running=MAX_RUNNING,
+        grace=GRACE,
+        now=NOW,
+        _block=64,
+        _piece=PIECE,
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import screens
 from intervalq.errors import InvalidInterval, InvalidOption, MissingExtra
 from spark import planted_logs as logs
 from spark.log_judge import judge, random_log
@@ -37,19 +38,7 @@ def quickly(spark: SparkSession) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession) -> Audit:
     """One audit of all planted logs together."""
-    from intervalq.spark._audit.audit import audit
-
-    intervals = dict.fromkeys([*logs.FAULTS, "clean"], logs.INTERVAL)
-    return audit(
-        spark,
-        logs.frame(spark, logs.planted()),
-        interval=intervals,
-        max_running=logs.MAX_RUNNING,
-        grace=logs.GRACE,
-        now=logs.NOW,
-        _block=64,
-        _piece=logs.PIECE,
-    )
+    return logs.audited(spark)
 
 
 def kinds_of(audit: Audit, queue: str) -> dict[str, int]:
@@ -147,6 +136,7 @@ def test_the_page_is_complete_in_itself(judged: Audit, tmp_path: Path) -> None:
     ):
         assert reported in text
     assert all(kind in text for kind in logs.FAULTS)
+    assert screens.labels(text) == screens.kept("audit.png"), "run `python tests/screens.py audit`"
     assert not re.search(r"""(src|href)=["'](?!#)|url\((?!#)|@import|<script|<link""", text)
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from intervalq import QueueState
-from intervalq._show import escaped, exact
+from intervalq._show import bare_table, escaped, exact
 from intervalq._watch.words import MAX_KEYS, condition, counted, folded
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def table(states: Sequence[QueueState], most: int | None = MAX_KEYS) -> Table:
     """Several queues, one per line, with at most `most` keys of each, and how many more there are."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    from rich.text import Text  # noqa: PLC0415 - slow to import, and not needed for JSON
+
+    made = bare_table()
     made.add_column("queue", overflow="fold", min_width=12)
     for name in ("interval", "issued", "waiting", "running"):
         made.add_column(name, justify="right", no_wrap=True)

@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -51,9 +52,20 @@ def shows_once(every: float, *, once: bool) -> bool:
 @click.argument("name", required=False)
 @every_option
 @click.option("--once", is_flag=True, help="Show the queues once and exit.")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Show gaps, lateness, unused slots and refusals by this log, which IntervalQueue(log=...) writes. "
+    "May be repeated.",
+)
 @click.option("--plain", is_flag=True, help="Show only a table of queues, without keys to press.")
 @store_option
-def top(name: str | None, *, every: float, once: bool, plain: bool, store: str | None) -> None:
+def top(
+    name: str | None, *, every: float, once: bool, logs: tuple[Path, ...], plain: bool, store: str | None
+) -> None:
     """Show queues, tasks, schedules and workers live.
 
     1 to 4 or the arrows choose a view, and q or Ctrl-C ends it. For the queue under the cursor, it shows the
@@ -73,17 +85,17 @@ def top(name: str | None, *, every: float, once: bool, plain: bool, store: str |
 
         anyio.run(live_table, again, every)
     else:
-        anyio.run(_interactive, store, name, every)
+        anyio.run(_interactive, store, name, every, logs)
 
 
-async def _interactive(store: str | None, name: str | None, every: float) -> None:
+async def _interactive(store: str | None, name: str | None, every: float, logs: tuple[Path, ...]) -> None:
     try:
         from intervalq.cli._top.app import Top  # noqa: PLC0415 - it takes a while, and may be missing
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "textual":
             raise
         raise MissingExtra("intervalq top without --plain", "cli") from missing
-    reader = Reader.opened(store)
+    reader = Reader.opened(store, logs)
     try:
         await reader.look(name)  # what is wrong from the start is an error, as in other commands
         app = Top(reader, open_store(store).url, name=name, every=every)

@@ -122,7 +122,7 @@ class _Demo:
         run = f"run countries.txt --name {self._name} --interval {_TOGETHER}ms --shards {self._shards}"
         client = f"-- {_CLIENT} {url} {{}}"
         self._command(f"intervalq {run} \\\n    {client} > /dev/null")
-        command = [sys.executable, "-P", "-m", "intervalq.cli", *run.split(), *client.split()]
+        command = [sys.executable, "-P", "-m", "intervalq", *run.split(), *client.split()]
         try:
             await self._wait_for(command)
         finally:

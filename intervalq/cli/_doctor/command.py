@@ -13,11 +13,11 @@ import click
 
 from intervalq import IntervalqError
 from intervalq._show import as_json, escaped, seconds
+from intervalq._watch.log import percentile
 from intervalq.cli._doctor.clocks import FAR, examine_clocks
 from intervalq.cli._doctor.limits import examine_limits
 from intervalq.cli._doctor.spark import about_spark, show_spark
 from intervalq.cli._options import examples, json_option, store_option
-from intervalq.cli._run.report import percentile
 from intervalq.errors import UnknownStore
 from intervalq.rules import Inspect
 from intervalq.store import Pairing, Store, given_url, open_store, sound_url

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import anyio
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
-from intervalq._show import as_json, escaped, print_table
+from intervalq._show import as_json, bare_table, cell, escaped, print_table
 from intervalq.cli._app import Commands, Failed
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.show import many, moment
@@ -20,6 +17,9 @@ from intervalq.errors import InvalidOption, LedgerNotFound
 from intervalq.ledger import Ledger, LedgerInfo, ledgers
 from intervalq.ledger.rules import Shown
 from intervalq.ledger.store import LedgerStore, open_ledger_store
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -156,14 +156,14 @@ async def _all(store: LedgerStore) -> list[LedgerInfo]:
 
 
 def _table(found: list[LedgerInfo]) -> Table:
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made = bare_table()
     for column in ("ledger", "done", "failed", "in flight", "unknown", "processes", "state", "expires"):
         text = column in {"ledger", "state", "expires"}
         made.add_column(column, justify="left" if text else "right", no_wrap=True)
     for info in found:
         numbers = info.done, info.failed, info.claimed + info.started, info.unknown, info.sessions
         made.add_row(
-            Text(escaped(info.name), no_wrap=True, overflow="ellipsis"),
+            cell(info.name),
             *map(str, numbers),
             _state(info),
             "never" if info.expires is None else moment(info.expires),

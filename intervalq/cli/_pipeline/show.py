@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from textwrap import shorten
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn
 
-from intervalq._show import console, escaped, seconds, warn
+from intervalq._show import console, escaped, progress_bar, seconds, warn
 from intervalq.pipeline import Look, Outcome, Watch
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 _LINE: Final = 10.0
 """Seconds between two lines if there is no terminal."""
@@ -38,7 +40,7 @@ class Bar(Watch):
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._task: TaskID  # of the bar, once there is one
 
     def note(self, text: str) -> None:
         """See `Watch.note`."""
@@ -49,12 +51,7 @@ class Bar(Watch):
     def looked(self, look: Look) -> None:
         """See `Watch.looked`."""
         if self._bar is None:
-            columns: list[ProgressColumn] = [
-                SpinnerColumn("line"),
-                BarColumn(24),
-                TextColumn("{task.description}"),
-            ]
-            self._bar = Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True)
+            self._bar = progress_bar()
             self._bar.start()
             self._task = self._bar.add_task("", total=look.rows)
         self._bar.update(self._task, completed=look.done + look.failed, description=words(look))

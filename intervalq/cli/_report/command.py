@@ -8,9 +8,9 @@ import click
 
 from intervalq._show import warn
 from intervalq._spec import parse
+from intervalq._watch.log import read
 from intervalq.cli._options import examples
 from intervalq.cli._report.figures import figures
-from intervalq.cli._report.log import read
 from intervalq.cli._report.page import charts_of, page
 from intervalq.errors import InvalidOption
 

@@ -9,12 +9,9 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq._spec.limits import rules_of
-from intervalq.cli._report.log import Pace, QueueLog
+from intervalq._watch.log import ROUNDING, QueueLog
 from intervalq.cli._run.report import count_inversions
 from intervalq.rules import STARTS
-
-ROUNDING: Final = 2e-6
-"""Times in a log are whole microseconds, so that a gap may seem shorter than it was."""
 
 _MAX_BINS: Final = 400
 _LEAST_BIN: Final = 0.05
@@ -81,8 +78,7 @@ def figures(queue: QueueLog) -> Figures:
     times = list(queue.started)
     span = times[-1] - times[0]
     last = queue.paces[-1]
-    gaps, short = _gaps(queue)
-    promised = last.interval is not None and last.burst == 1
+    gaps, short = queue.gaps()
     counts = Counter(queue.by)
     missing = max(queue.tickets) - min(queue.tickets) + 1 - len(set(queue.tickets))
     unused = sum(queue.unused.values(), Counter())
@@ -92,7 +88,7 @@ def figures(queue: QueueLog) -> Figures:
     bins = _bins(queue)
     return Figures(
         interval=last.interval,
-        promise=1 - last.tolerance / last.interval if promised and last.interval else None,
+        promise=queue.promise,
         rate=(len(times) - 1) / span if span > 0 else None,
         possible=sum(bins.possible),
         gaps=gaps,
@@ -105,23 +101,6 @@ def figures(queue: QueueLog) -> Figures:
         windows=[made for limit in last.limits if (made := _window(limit, times)) is not None],
         bins=bins,
     )
-
-
-def _gaps(queue: QueueLog) -> tuple[list[float], int]:
-    """The gaps in intervals, and how many are shorter than promised."""
-    gaps, short = list[float](), 0
-    for (at, later), (before, pace) in zip(pairwise(queue.started), pairwise(_paces(queue)), strict=True):
-        if before is None or pace is None or before.interval is None or pace.interval is None:
-            continue
-        interval = min(before.interval, pace.interval)
-        gaps.append((later - at) / interval)
-        late = max(before.tolerance, pace.tolerance)
-        short += pace.burst == 1 and later - at < interval - late - ROUNDING
-    return gaps, short
-
-
-def _paces(queue: QueueLog) -> list[Pace | None]:
-    return [queue.pace(at) for at in queue.started]
 
 
 def _bins(queue: QueueLog) -> Bins:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 from intervalq._page.charts import Chart, Panel, bars, drawn, gaps, layers, legend, lines, times
 from intervalq._page.html import cards, document, pictures, plural, table
 from intervalq._show import exact, seconds
+from intervalq._watch.log import QueueLog, percentile
 from intervalq.cli._report.figures import Figures, Window
-from intervalq.cli._report.log import QueueLog
-from intervalq.cli._run.report import percentile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,6 +95,8 @@ def _cards(queue: QueueLog, made: Figures) -> Iterator[tuple[str, str, str]]:
         fullest = max(window.taken)
         what = f"starts in the fullest window of {window.limit}"
         yield f"{fullest:,}", what, "bad" if fullest > window.most else ""
+    if queue.refused:
+        yield f"{queue.refused:,}", "jobs refused by the server", "bad"
     yield f"{made.inversions:,}", "pairs of starts out of order", ""
     if queue.failed:
         yield f"{queue.failed:,}", "attempts failed", "bad"

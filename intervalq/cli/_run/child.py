@@ -15,10 +15,9 @@ import os
 import resource
 import signal
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from anyio.abc import TaskGroup
 
 from intervalq import IntervalqError, IntervalQueue, QueueClosed, QueueNotFound
 from intervalq._observe.starts import observe
@@ -27,6 +26,9 @@ from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq.cli._run.program import GRACE, end_program, run_program
 from intervalq.cli._run.protocol import Forward, Pipes
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 _LOOKS: Final = 3
 """Round trips before the first job."""

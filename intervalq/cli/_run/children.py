@@ -9,14 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from subprocess import PIPE
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio.abc import Process
 
 from intervalq.cli._run.jobs import Job
 from intervalq.cli._run.program import end_program
 from intervalq.rules import Slot
+
+if TYPE_CHECKING:
+    from anyio.abc import Process
 
 
 @dataclass(slots=True)

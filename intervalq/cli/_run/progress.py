@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Final
 
 import anyio
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
 
-from intervalq._show import console, seconds
+from intervalq._show import progress_bar, seconds
 from intervalq.cli._run.tally import Tally
 
 _FRAME: Final = 0.2
@@ -27,13 +26,8 @@ class Bar:
     """A bar on a terminal."""
 
     def __init__(self, tally: Tally) -> None:
-        columns: list[ProgressColumn] = [
-            SpinnerColumn("line"),
-            BarColumn(24),
-            TextColumn("{task.description}"),
-        ]
         self._tally = tally
-        self._bar = Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True)
+        self._bar = progress_bar()
         self._task = self._bar.add_task("", total=None)
 
     async def show(self) -> None:

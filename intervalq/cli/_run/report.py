@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from intervalq._show import exact, seconds
+from intervalq._watch.log import percentile
 
 SHORT: Final = 0.9
 """A gap is called short if it is less than this share of the interval."""
@@ -114,14 +115,6 @@ def _share_short(gaps: Sequence[float], interval: float | None) -> float | None:
         return None
     # Times are whole microseconds, so a gap of exactly 0.9 intervals must not count as shorter.
     return bisect_left(gaps, SHORT * interval - 5e-7) / len(gaps)
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The smallest value that at least `percent` percent of the values don't exceed; None: there are none."""
-    if not ordered:
-        return None
-    rank = -(-len(ordered) * percent // 100)  # rounded up
-    return ordered[max(0, int(rank) - 1)]
 
 
 def count_inversions(numbers: Sequence[int]) -> int:

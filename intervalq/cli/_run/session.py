@@ -11,11 +11,10 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from intervalq import IntervalqError, IntervalQueue, QueueState
 from intervalq._show import as_json, can_redraw, warn
@@ -29,6 +28,9 @@ from intervalq.cli._run.progress import Bar, show_lines
 from intervalq.cli._run.results import Done, Result, open_output, read_results, write_all
 from intervalq.cli._run.tally import Tally
 from intervalq.rules import Advance, Finish
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 _COVER: Final = 0.5
 """Seconds of starts for which jobs wait in the shards: more than the round trips of a slow store."""

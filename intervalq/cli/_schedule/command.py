@@ -9,10 +9,8 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import anyio
 import click
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from intervalq._show import as_json, escaped, print_table
+from intervalq._show import as_json, bare_table, escaped, print_table
 from intervalq._watch.reader import tasks_at
 from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
@@ -92,7 +90,7 @@ def list_(store: str | None, *, as_json_: bool) -> None:
         for info in found:
             click.echo(as_json(_as_dict(info)))
     elif found:
-        made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        made = bare_table()
         for column in ("schedule", "occurs", "does", "state", "last", "next"):
             made.add_column(column, no_wrap=True)
         for info in found:

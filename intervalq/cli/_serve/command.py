@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -16,7 +17,7 @@ from intervalq.cli._work.worker import heard
 from intervalq.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from intervalq.service import Addresses
+    from intervalq.service import Addresses, Tls
 
 _NONE: Final = "none"
 _STORE_HELP: Final = (
@@ -58,6 +59,14 @@ _STORE_HELP: Final = (
     help="A TOML file that says who may do what, by bearer tokens; or the URL of an Open Policy Agent. "
     "Default: whoever reaches an address may do everything.",
 )
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    metavar="FILE",
+    help="Show gaps, lateness, unused slots and refusals on the page by this log, which "
+    "IntervalQueue(log=...) writes. May be repeated.",
+)
 @click.option("--tls-cert", metavar="FILE", help="The service's certificate (PEM), with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The private key of the certificate (PEM).")
 @click.option(
@@ -83,6 +92,7 @@ def serve(
     http: str,
     envoy: str | None,
     access: str | None,
+    logs: tuple[str, ...],
     tls_cert: str | None,
     tls_key: str | None,
     tls_client_ca: str | None,
@@ -100,14 +110,13 @@ def serve(
     may end. A second signal ends the service at once. The exit code is 0; 1 if the store can't be used; 2 for
     wrong use, or if an address can't be had; 128 plus the signal's number after a second signal.
     """
-    from intervalq.service import Tls  # noqa: PLC0415 - help must work without the extra
-    from intervalq.service import serve as serve_  # noqa: PLC0415
+    from intervalq.service import serve as serve_  # noqa: PLC0415 - help must work without the extra
 
     if grpc == http == _NONE:
         raise InvalidOption("give --grpc or --http an address: with none of them, there is nothing to serve")
-    if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
-        raise InvalidOption("give --tls-cert and --tls-key together, with --tls-client-ca or without")
-    tls = Tls(tls_cert, tls_key, tls_client_ca) if tls_cert is not None and tls_key is not None else None
+    tls = _tls(tls_cert, tls_key, tls_client_ca)
+    for log in [log for log in logs if not Path(log).exists()]:
+        warn(f"{log} isn't there yet: the page shows what queues write to it from then on")
     patience = parse.duration(grace, what="grace") / 1e6
 
     async def run() -> None:
@@ -132,6 +141,7 @@ def serve(
                         http=None if http == _NONE else http,
                         envoy=envoy,
                         access=access,
+                        logs=logs,
                         tls=tls,
                         insecure=insecure,
                         grace=patience,
@@ -143,6 +153,16 @@ def serve(
             _say(await group.start(served), as_json_=as_json_)
 
     anyio.run(run)
+
+
+def _tls(cert: str | None, key: str | None, client_ca: str | None) -> Tls | None:
+    if cert is not None and key is not None:
+        from intervalq.service import Tls  # noqa: PLC0415 - help must work without the extra
+
+        return Tls(cert, key, client_ca)
+    if (cert, key, client_ca) != (None, None, None):
+        raise InvalidOption("give --tls-cert and --tls-key together, with --tls-client-ca or without")
+    return None
 
 
 def _say(addresses: Addresses, *, as_json_: bool) -> None:

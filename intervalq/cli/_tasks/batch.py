@@ -7,13 +7,14 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
-from anyio.abc import TaskStatus
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
 
-from intervalq._show import can_redraw, console, warn
+from intervalq._show import can_redraw, progress_bar, warn
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
 
 T = TypeVar("T")
 
@@ -60,15 +61,9 @@ class Bar:
     """A progress bar, if there is a terminal."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
-        columns: list[ProgressColumn] = [
-            SpinnerColumn("line"),
-            BarColumn(24),
-            TextColumn("{task.description}"),
-        ]
         self._what, self._total, self._done = what, total, 0
-        self._bar: Progress | None = None
-        if can_redraw(sys.stderr):
-            self._bar = Progress(*columns, console=console(stderr=True), auto_refresh=False, transient=True)
+        self._bar = progress_bar() if can_redraw(sys.stderr) else None
+        if self._bar is not None:
             self._task = self._bar.add_task("", total=total)
 
     def __enter__(self) -> Self:

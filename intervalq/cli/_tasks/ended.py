@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from intervalq._show import escaped, seconds
-from intervalq.cli._tasks.show import WIDEST, bare_table, moment, shown_text, value_of
+from intervalq._show import cell, escaped, seconds
+from intervalq.cli._tasks.show import WIDEST, moment, table_of, value_of
 from intervalq.tasks import FailedAttempt, Outcome, UnreadableValue
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def outcome_fields(outcome: Outcome) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def outcome_fields(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     """Outcomes, one per line: of failed tasks the last error, of others the result."""
-    made = bare_table("id", "queue", "state", "attempts", "ended", "result or error")
+    made = table_of("id", "queue", "state", "attempts", "ended", "result or error")
     now = time.time()
     for outcome in outcomes:
         result = _result_of(outcome)
@@ -44,12 +45,12 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
             outcome.errors[-1].error if outcome.state == "failed" and outcome.errors else json.dumps(result)
         )
         made.add_row(
-            shown_text(outcome.id),
-            shown_text(outcome.queue),
+            cell(outcome.id),
+            cell(outcome.queue),
             outcome.state,
             str(outcome.attempts),
             f"{seconds(max(0.0, now - outcome.ended))} ago",
-            shown_text("" if said == "null" else said, WIDEST),
+            cell("" if said == "null" else said, WIDEST),
         )
     return made
 

@@ -6,17 +6,16 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
-from intervalq._show import escaped, seconds
+from intervalq._show import bare_table, cell, escaped, seconds
 from intervalq._watch.working import process, report, reported
 from intervalq.tasks import Outcome, QueueStats, Task, UnreadableValue, WorkerSession
 from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import COUNTED
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 WIDEST: Final = 60
 """The most characters of a value or an error in a table; `show` prints all of it."""
@@ -87,43 +86,43 @@ def condition(task: Task, now: float) -> str:
 
 def task_table(tasks: Sequence[Task]) -> Table:
     """Tasks, one per line."""
-    made = bare_table("id", "queue", "key", "priority", "state", "attempt", "progress", "value")
+    made = table_of("id", "queue", "key", "priority", "state", "attempt", "progress", "value")
     now = time.time()
     for task in tasks:
         made.add_row(
-            shown_text(task.id),
-            shown_text(task.queue),
-            shown_text(task.key or ""),
+            cell(task.id),
+            cell(task.queue),
+            cell(task.key or ""),
             str(task.priority or ""),
             condition(task, now),
             str(task.attempt),
-            shown_text(report(task), WIDEST // 2),
-            shown_text(json.dumps(value_of(task)), WIDEST),
+            cell(report(task), WIDEST // 2),
+            cell(json.dumps(value_of(task)), WIDEST),
         )
     return made
 
 
 def dead_table(tasks: Sequence[Task]) -> Table:
     """Dead-letter tasks and their errors, one per line."""
-    made = bare_table("id", "queue", "attempts", "died", "error")
+    made = table_of("id", "queue", "attempts", "died", "error")
     now = time.time()
     for task in tasks:
         made.add_row(
-            shown_text(task.id),
-            shown_text(task.queue),
+            cell(task.id),
+            cell(task.queue),
             str(task.attempt),
             f"{seconds(max(0.0, now - task.modified))} ago",
-            shown_text(task.error, WIDEST),
+            cell(task.error, WIDEST),
         )
     return made
 
 
 def queue_table(queues: Sequence[QueueStats]) -> Table:
     """Queues, one per line."""
-    made = bare_table("queue", "tasks", "ready", "claimed", "future", "inbox", "most claims")
+    made = table_of("queue", "tasks", "ready", "claimed", "future", "inbox", "most claims")
     for queue in queues:
         figures = (queue.size, queue.ready, queue.claimed, queue.future, queue.inbox, queue.most_claims)
-        made.add_row(shown_text(queue.name), *(_about(figure, exact=queue.exact) for figure in figures))
+        made.add_row(cell(queue.name), *(_about(figure, exact=queue.exact) for figure in figures))
     return made
 
 
@@ -134,13 +133,13 @@ def _about(figure: int, *, exact: bool) -> str:
 
 def session_table(sessions: Sequence[WorkerSession]) -> Table:
     """Sessions, one per line."""
-    made = bare_table("session", "process", "consumer", "started", "last heartbeat", "lapses after")
+    made = table_of("session", "process", "consumer", "started", "last heartbeat", "lapses after")
     now = time.time()
     for session in sessions:
         made.add_row(
-            shown_text(session.id),
-            shown_text(process(session)),
-            shown_text(session.consumer or "-"),
+            cell(session.id),
+            cell(process(session)),
+            cell(session.consumer or "-"),
             f"{seconds(max(0.0, now - session.started))} ago",
             f"{seconds(max(0.0, now - session.beaten))} ago",
             seconds(session.expiry),
@@ -208,14 +207,9 @@ def _lines(text: str) -> Iterable[tuple[int, str]]:
     return enumerate(text.split("\n"))
 
 
-def shown_text(text: str, limit: int | None = None) -> Text:
-    """Text for a cell of a table, without control characters, and cut."""
-    return Text(escaped(text, limit), no_wrap=True, overflow="ellipsis")
-
-
-def bare_table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     """An empty table with these columns."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made = bare_table()
     figures = {"tasks", "ready", "claimed", "future", "inbox", "most claims"}
     figures |= {"attempt", "attempts", "priority"}
     for column in columns:

@@ -11,13 +11,13 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from intervalq._show import as_json, console, print_table, seconds
+from intervalq._show import as_json, cell, console, print_table, seconds
 from intervalq._watch.reader import begun
 from intervalq._watch.working import process, reported
 from intervalq.cli._admin.top import every_option, live_table, shows_once
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.command import none_found, on_tasks, tasks_store_option
-from intervalq.cli._tasks.show import WIDEST, bare_table, fields, shown_text
+from intervalq.cli._tasks.show import WIDEST, fields, table_of
 from intervalq.errors import short
 from intervalq.tasks import Task, Tasks, WorkerSession
 from intervalq.tasks._claim.values import queue_name
@@ -96,14 +96,14 @@ def running_table(tasks: Sequence[Task], sessions: Mapping[str, WorkerSession], 
         done, note, _ = reported(task)
         rows.append(
             {
-                "id": shown_text(task.id),
-                "queue": shown_text(task.queue),
-                "key": shown_text(task.key or ""),
+                "id": cell(task.id),
+                "queue": cell(task.queue),
+                "key": cell(task.key or ""),
                 "attempt": str(task.attempt),
-                "process": shown_text("-" if holder is None else process(holder)),
+                "process": cell("-" if holder is None else process(holder)),
                 "changed": "-" if task._row.is_plain else f"{seconds(max(0.0, now - task.modified))} ago",
                 "progress": bar(done),
-                "note": shown_text(note, WIDEST),
+                "note": cell(note, WIDEST),
             }
         )
     columns = [*_COLUMNS]
@@ -113,7 +113,7 @@ def running_table(tasks: Sequence[Task], sessions: Mapping[str, WorkerSession], 
         if sum(wide[name] + _GAP for name in columns) - _GAP <= width:
             break
         columns.remove(left_out)
-    made = bare_table(*columns)
+    made = table_of(*columns)
     for row in rows:
         made.add_row(*(row[name] for name in columns))
     return made

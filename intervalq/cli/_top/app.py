@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final, NamedTuple
@@ -18,6 +19,7 @@ from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
 from intervalq import QueueState
 from intervalq._show import escaped, seconds
 from intervalq._watch import rows
+from intervalq._watch.follow import Gaps
 from intervalq._watch.rates import Point, Rates
 from intervalq._watch.reader import Reader
 from intervalq._watch.rows import Row
@@ -153,7 +155,7 @@ class Top(App[None]):
     async def _read_queues(self) -> list[Row]:
         looked = await self._reader.look(self._only)
         self._rates.take(looked.states)
-        return rows.queue_rows(looked, self._rates)
+        return rows.queue_rows(looked, self._rates, self._reader.logs)
 
     async def _read_tasks(self) -> list[Row]:
         return rows.task_rows(await self._reader.counts())
@@ -214,6 +216,8 @@ class Top(App[None]):
     def _show_detail(self) -> None:
         row = self._row()
         lines = [f"{name:>{_LABEL}}  {value}" for name, value in (row.facts if row is not None else ())]
+        if row is not None and row.gaps is not None:
+            lines.insert(0, f"{'gaps':>{_LABEL}}  {histogram(row.gaps)}")
         if row is not None and row.points:
             lines.insert(0, f"{'starts':>{_LABEL}}  {bars(row.points, self.size.width - _LABEL - 6)}")
         self.query_one("#detail Static", Static).update(Text("\n".join(lines) or "nothing here"))
@@ -265,3 +269,15 @@ def bars(points: Sequence[Point], width: int) -> str:
     if not highest:
         return _BARS[0] * len(shown)
     return "".join(_BARS[min(7, int(8 * point.reached / highest))] for point in shown)
+
+
+def histogram(gaps: Gaps) -> str:
+    """Gaps from 0 to 2 intervals as bars, by their logarithms; a line stands where the promise is."""
+    highest = math.log1p(max(gaps.counts))
+    text = "".join(
+        _BARS[min(7, int(8 * math.log1p(count) / highest))] if count else " " for count in gaps.counts
+    )
+    if gaps.promise is None:
+        return f"0 {text} 2 intervals and more"
+    place = round(gaps.promise / 2 * (len(text) - 1))
+    return f"0 {text[:place]}\N{BOX DRAWINGS LIGHT VERTICAL}{text[place:]} 2 intervals and more"

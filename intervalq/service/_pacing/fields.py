@@ -52,6 +52,11 @@ FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
         "maximum": 366 * 86_400,
         "description": "How long; left out: until somebody resumes the queue.",
     },
+    "queue": {
+        "type": "string",
+        "maxLength": 200,
+        "description": "Of a durable schedule: where it inserts its tasks.",
+    },
     "receipt": {"type": "string", "maxLength": 100},
     "units": {
         "type": "object",

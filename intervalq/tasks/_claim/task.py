@@ -246,7 +246,9 @@ class Claim(Task[V_co]):
     if the task is no longer this session's or was already settled; then nothing was done.
     """
 
-    __slots__ = ("_began", "_keep_for", "_lease", "_on_lost", "_session", "_since", "_slot", "open")
+    __slots__ = (
+        "_arrived", "_began", "_keep_for", "_lease", "_on_lost", "_session", "_since", "_slot", "open",
+    )  # fmt: skip
 
     _range: Any = None
     """For a plain task, the range that it was claimed with, see `PlainClaim`; None: an ordinary task."""
@@ -270,6 +272,7 @@ class Claim(Task[V_co]):
         """Ends the work on the task when the claim is lost."""
 
     _slot: Slot | None  # set when a paced task begins
+    _arrived: float  # when a worker got it, on the session's clock
 
     @property
     def slot(self) -> Slot | None:

@@ -6,8 +6,7 @@ cost a call to the store per task; recording it with the claim would charge all 
 So:
 
 - Tasks that begin as soon as they are claimed are marked by the claim itself: those of idle workers, and
-those
-  claimed by hand.
+  those claimed by hand.
 - Other starts are reported later, with the next call, if the tasks are still running then. A task that takes
   less than `REPORTED_AFTER` is hardly ever reported: its end is sent with that call instead. So only starts
   of slow tasks are reported, and that needs no call of its own while there is anything else to send.

@@ -92,7 +92,7 @@ class Chunks:
             if intake.waiting:
                 await self._do(Chunk())
             else:
-                claim = intake.suspects.popleft()[1]
+                claim = intake.suspects.popleft()
                 await run_suspect(claim, self._do_one, self._session, intake, self._outcomes)
 
     def time_next(self) -> None:
@@ -114,14 +114,14 @@ class Chunks:
                 ahead = self._coming * self._size  # these are for others
                 left = len(intake.waiting) - ahead
                 if left > 0:
-                    until = intake.waiting[ahead][0] + self._within
+                    until = intake.waiting[ahead]._arrived + self._within
                 if left >= self._size or until <= now or (intake.suspects and not intake.waiting):
                     return True
             await self._rest(until - now)
 
     def _skip_settled(self) -> None:
         waiting = self._intake.waiting
-        while waiting and not waiting[0][1].open:
+        while waiting and not waiting[0].open:
             waiting.popleft()
 
     async def _rest(self, seconds: float) -> None:
@@ -138,12 +138,12 @@ class Chunks:
     def _fill(self, chunk: Chunk) -> bool:
         """Take the claims of a chunk from those that wait; returns whether there are any."""
         waiting, claims, size = self._intake.waiting, chunk.claims, self._size
+        append, take, may_doubt = claims.append, waiting.popleft, self._is_in_doubt is not None
         while waiting and len(claims) < size:
-            claim = waiting[0][1]
+            claim = waiting[0]
             is_new = claim._range is not None or not claim._row.attempt
-            if is_new and claim.open and self._is_in_doubt is None:  # most are
-                waiting.popleft()
-                claims.append(claim)
+            if is_new and claim.open and not may_doubt:  # most are
+                append(take())
                 continue
             is_last = claim._row.attempt > 0 and self._policy.is_last(claim)
             if is_last and claims:
@@ -231,8 +231,9 @@ class Chunks:
                 result = await self._result(chunk)
             finally:  # what is settled, and isn't lost, was settled by the function
                 chunk.runs = False
-                self._counts["done"] += len(chunk.claims) - len(chunk.open()) - chunk.lost
-            await self._returned(chunk, result)
+                left = chunk.open()
+                self._counts["done"] += len(chunk.claims) - len(left) - chunk.lost
+            await self._returned(chunk, left, result)
         except NoSlotError:
             self._without_slot(chunk)
         except ClaimLost as error:
@@ -250,12 +251,11 @@ class Chunks:
         except TransactionConflict:
             return await self._calls.again(chunk)
 
-    async def _returned(self, chunk: Chunk, result: Any) -> None:  # noqa: ANN401 - as above
-        """Settle what the function has left, by its result.
+    async def _returned(self, chunk: Chunk, left: list[Claim], result: Any) -> None:  # noqa: ANN401 - as above
+        """Settle the claims that the function has left, by its result.
 
         Returned changes may be those of a task that somebody else does by now. Then none of them are made.
         """
-        left = chunk.open()
         if result is None or not has_changes(result):
             self._batcher.all_done(left)
         elif chunk.lost:

@@ -41,10 +41,10 @@ class Intake:
         self.most: int | None = None
         self.due = 0.0
         self.poll = FIRST_POLL
-        self.waiting: deque[tuple[float, Claim]] = deque()
-        """Claims, each with the time since which it has been waiting."""
-        self.suspects: deque[tuple[float, Claim]] = deque()
-        """The same for tasks that must run alone."""
+        self.waiting: deque[Claim] = deque()
+        """Claims in the order of their arrival."""
+        self.suspects: deque[Claim] = deque()
+        """Those of tasks that must run alone."""
         self.idle: list[Waker] = []
         """Wakes runners that have nothing to do."""
         self.running = 0
@@ -102,10 +102,12 @@ class Intake:
         if back:
             claims = [claim for claim in claims if claim not in back]
         now = self._now()
-        usual = [(now, claim) for claim in claims if claim._range is not None or not claim._row.alone]
+        for claim in claims:  # a pair of both in the queues would be one more object to collect
+            claim._arrived = now
+        usual = [claim for claim in claims if claim._range is not None or not claim._row.alone]
         self.waiting.extend(usual)
         if len(usual) < len(claims):
-            self.suspects.extend([(now, claim) for claim in claims if claim._row.alone])
+            self.suspects.extend([claim for claim in claims if claim._row.alone])
         if claims:
             self._is_careful = bool(self.suspects)
             self._proven = self._counts["done"] if self._is_careful else self._proven
@@ -157,19 +159,19 @@ class Intake:
 
     def refresh(self) -> bool:
         """Give back what has waited for too long; returns whether the function turned out to be slow."""
-        if self.suspects and self._now() - self.suspects[0][0] > STALE:
+        if self.suspects and self._now() - self.suspects[0]._arrived > STALE:
             self._give_back(self.suspects)
         stale = STALE + self.job.within
-        if not self.waiting or self.job.pace is not None or self._now() - self.waiting[0][0] <= stale:
+        if not self.waiting or self.job.pace is not None or self._now() - self.waiting[0]._arrived <= stale:
             return False
         self._ahead = 0
         self._usual = math.inf
         self._give_back(self.waiting)
         return True
 
-    def _give_back(self, waiting: deque[tuple[float, Claim]]) -> None:
+    def _give_back(self, waiting: deque[Claim]) -> None:
         while waiting:
-            claim = waiting.popleft()[1]
+            claim = waiting.popleft()
             if claim.open:
                 self._counts["given back"] += 1
                 self._batcher.settle(Settle(claim, unused(claim._row)))

@@ -82,7 +82,7 @@ class OneByOne:
         if self._at - self._batcher.breath > BREATH or self._run_alone.closed is not None:
             return None
         while self._waiting or self._suspects:
-            claim = (self._waiting or self._suspects).popleft()[1]
+            claim = (self._waiting or self._suspects).popleft()
             if self._is_in_doubt is not None and self._is_in_doubt(claim):
                 self._outcomes.unused(claim)
             elif claim.open:

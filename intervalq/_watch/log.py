@@ -6,13 +6,16 @@ import json
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from intervalq.errors import IntervalqError, short
+
+ROUNDING: Final = 2e-6
+"""Times in a log are whole microseconds, so that a gap may seem shorter than it was."""
 
 
 class BadLog(IntervalqError, ValueError):
@@ -37,9 +40,20 @@ class Pace(NamedTuple):
     limits: tuple[str, ...]
 
 
+class Note(NamedTuple):
+    """What a shard says at an instant of the time since its last note."""
+
+    at: float
+    shard: str
+    unused: dict[str, int]
+    """Slots that were given up, by cause."""
+    refused: int
+    """Jobs that the called server refused."""
+
+
 @dataclass(slots=True)
 class QueueLog:
-    """What the logs say of one queue. Times are seconds since 1970 on the store's clock."""
+    """What logs say of one queue. Times are seconds since 1970 on the store's clock."""
 
     name: str
     tickets: array[int] = field(default_factory=lambda: array("q"))
@@ -52,8 +66,7 @@ class QueueLog:
     """In the order of time."""
     is_guessed: bool = False
     """Whether the interval was guessed from the slots."""
-    unused: dict[str, Counter[str]] = field(default_factory=dict)
-    """Slots that were given up: by shard, by cause."""
+    notes: list[Note] = field(default_factory=list)
     failed: int = 0
     _places: dict[str, int] = field(default_factory=dict)
 
@@ -63,6 +76,20 @@ class QueueLog:
             self._places[name] = len(self.shards)
             self.shards.append(name)
         return self._places[name]
+
+    @property
+    def unused(self) -> dict[str, Counter[str]]:
+        """Slots that were given up: by shard, by cause."""
+        found: dict[str, Counter[str]] = {}
+        for note in self.notes:
+            if note.unused:
+                found.setdefault(note.shard, Counter()).update(note.unused)
+        return found
+
+    @property
+    def refused(self) -> int:
+        """Jobs that the called server refused."""
+        return sum(note.refused for note in self.notes)
 
     def pace(self, at: float) -> Pace | None:
         """The settings at an instant; before the first ones, those."""
@@ -77,6 +104,40 @@ class QueueLog:
         self.due = array("d", (self.due[place] for place in order))
         self.by = array("l", (self.by[place] for place in order))
         self.started = array("d", (self.started[place] for place in order))
+
+    def keep(self, most: int) -> None:
+        """Forget all but the last starts, and what is older than these; `finish` was called."""
+        if (more := len(self.started) - most) <= 0:
+            return
+        for values in (self.tickets, self.due, self.started, self.by):
+            del values[:more]
+        first = self.started[0]
+        self.notes = [note for note in self.notes if note.at >= first]
+        del self.paces[: max(0, bisect_right(self.paces, first, key=lambda pace: pace.at) - 1)]
+        names = [self.shards[place] for place in self.by]
+        self.shards, self._places = [], {}
+        self.by = array("l", map(self.shard, names))
+
+    def gaps(self) -> tuple[list[float], int]:
+        """The gaps between starts, in intervals, and how many are too short; `finish` was called."""
+        gaps, short = list[float](), 0
+        paces = [self.pace(at) for at in self.started]
+        for (at, later), (before, pace) in zip(pairwise(self.started), pairwise(paces), strict=True):
+            if before is None or pace is None or before.interval is None or pace.interval is None:
+                continue
+            interval = min(before.interval, pace.interval)
+            gaps.append((later - at) / interval)
+            late = max(before.tolerance, pace.tolerance)
+            short += pace.burst == 1 and later - at < interval - late - ROUNDING
+        return gaps, short
+
+    @property
+    def promise(self) -> float | None:
+        """The shortest gap that is promised now, in intervals; None: none is, as with a burst."""
+        last = self.paces[-1] if self.paces else None
+        if last is None or not last.interval or last.burst != 1:
+            return None
+        return 1 - last.tolerance / last.interval
 
     def undo(self, ticket: int) -> None:
         """Take back the last start with this ticket."""
@@ -106,7 +167,7 @@ def read(paths: Iterable[Path], *, interval: float | None, tolerance: float | No
                 if not line.strip():
                     continue
                 try:
-                    _add(queues, path.stem, json.loads(line))
+                    add(queues, path.stem, json.loads(line))
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     if line.endswith(b"\n"):
                         why = "is not a JSON object" if isinstance(error, ValueError) else f"lacks {error}"
@@ -121,16 +182,20 @@ def read(paths: Iterable[Path], *, interval: float | None, tolerance: float | No
     return [queues[name] for name in sorted(queues) if queues[name].started]
 
 
-def _add(queues: dict[str, QueueLog], stem: str, line: Any) -> None:  # noqa: ANN401 - any JSON value
+def add(queues: dict[str, QueueLog], stem: str, line: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Take in a line of a log. `stem`: the name of its queue if it has none.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is neither a start nor a result.
+    """
     if not isinstance(line, dict):
         raise ValueError("is not a JSON object")  # noqa: TRY004 - a broken file, not a wrong type
     name = str(line.get("queue", stem))
     queue = queues.setdefault(name, QueueLog(name))
     shard = str(line["shard"]) if "job" not in line else f"shard {line['shard']}"
     if "unused" in line:
-        queue.unused.setdefault(shard, Counter()).update(
-            {str(cause): int(count) for cause, count in line["unused"].items()}
-        )
+        unused = {str(cause): int(count) for cause, count in line["unused"].items()}
+        queue.notes.append(Note(float(line["at"]), shard, unused, int(line.get("refused", 0))))
     elif "undone" in line:
         queue.undo(int(line["ticket"]))
     elif "started" in line:
@@ -162,3 +227,11 @@ def _guessed(queue: QueueLog) -> float | None:
         if following == ticket + 1 and later > due
     ]
     return round(min(steps), 6) if steps else None
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float | None:
+    """The smallest value that at least `percent` percent of the values don't exceed; None: there are none."""
+    if not ordered:
+        return None
+    rank = -(-len(ordered) * percent // 100)  # rounded up
+    return ordered[max(0, int(rank) - 1)]

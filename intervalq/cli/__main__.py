@@ -1,5 +1,0 @@
-"""`python -m intervalq.cli` is `intervalq`, even if no console script is on the path."""
-
-from intervalq.cli import main
-
-main()
