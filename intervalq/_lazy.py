@@ -1,4 +1,4 @@
-"""What is imported when it is first used: few programs need all of a package."""
+"""Imports parts of a package at their first use: few programs need all of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _PLACES: Final[dict[str, str]] = {}
 def lazy_names(
     package: str, modules: Mapping[str, str], *, needs: Collection[str] = (), what: str = "", extra: str = ""
 ) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
+    """Return the `__getattr__` of a package, which imports its public names at their first use.
 
     Args:
         package: its name.
-        modules: the module, within the package, of each public name; one of the same name is meant itself.
+        modules: the module in the package that has each public name. If both names are the same, the public
+            name is the module itself.
         needs: the top-level packages that the extra installs.
         what: what needs the extra, for the message.
         extra: the name of the extra.
@@ -42,15 +43,15 @@ def lazy_names(
 
 
 def provide(what: str, place: str) -> None:
-    """Say where the function is that lower modules know only by what it does: `module:name`.
+    """Register a function, as `module:name`, for lower modules, which know only what it does.
 
-    The top of the package says so, as it alone may know all parts.
+    The top of the package registers it, because only the top may know all parts.
     """
     _PLACES[what] = place
 
 
 def provided(what: str) -> Any:  # noqa: ANN401 - any function
-    """The function that does this, imported by now."""
+    """Import and return the function that is registered for this."""
     from pkgutil import resolve_name  # noqa: PLC0415 - few programs need it
 
     return resolve_name(_PLACES[what])

@@ -46,7 +46,7 @@ class RunChanged(IntervalqError):
         self.run, self.key = run, key
         super().__init__(
             f"row {short(key)} of run {run!r} has an answer that was kept {what}: give replay=True to fit "
-            "kept answers to this schema, without a call; or another run name, to call all rows anew"
+            "kept answers to this schema, without a call; or another run name, to call all rows again"
         )
 
 

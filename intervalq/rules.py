@@ -94,7 +94,7 @@ __all__ = [
 ]
 
 MAX_TICKETS: Final = 1_000
-"""The most tickets that one step issues, so that no step blocks a store for long."""
+"""The maximum number of tickets that one step issues, so that no step blocks a store for long."""
 
 ERROR_KEPT: Final = 60_000_000
 """How long a shard's reported clock error (`State.error`) is remembered, in microseconds."""
@@ -246,7 +246,7 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
 
 
 def _sooner(state: State, command: Advance, answer: Answer, healed: bool) -> tuple[State, Answer] | None:
-    """Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. None: it isn't."""
+    """Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. None: it can't be."""
     slots, clock = command.slots, state.clock(answer.now)
     may_move = standing.may_move(state, command) and _are_too_far(state, command, slots, answer.now)
     if len(slots) != 1 or command.take or not may_move:

@@ -87,7 +87,7 @@ def each_of(
     return own
 
 
-def told(each: int | None, own: Iterable[Limit]) -> str | None:
+def in_words(each: int | None, own: Iterable[Limit]) -> str | None:
     """What each key has for itself, in words; None: nothing."""
     if each is None:
         return None

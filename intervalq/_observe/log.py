@@ -33,7 +33,7 @@ _IDLE: Final = 20
 """Pauses without a line after which the thread ends; the next line starts another."""
 
 _MAX_UNWRITTEN: Final = 1 << 24
-"""The most bytes to keep for a file that can't be written at the moment."""
+"""The maximum number of bytes to keep for a file that can't be written at the moment."""
 
 _numbers: Final = count(1)
 

@@ -1,4 +1,4 @@
-"""The names of metrics, spans and attributes: they stand here alone, since conventions still change."""
+"""The names of metrics, spans and attributes, all in one place because the conventions still change."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def quietly(tell: Callable[P, object]) -> Callable[P, None]:
     failed = False
 
     @wraps(tell)
-    def told(*args: P.args, **options: P.kwargs) -> None:
+    def quiet(*args: P.args, **options: P.kwargs) -> None:
         nonlocal failed
         try:
             tell(*args, **options)
@@ -30,11 +30,11 @@ def quietly(tell: Callable[P, object]) -> Callable[P, None]:
                 log.warning("what observes jobs failed, and may lack some: jobs go on", exc_info=True)
             failed = True
 
-    return told
+    return quiet
 
 
 class Observer(Protocol):
-    """Is told of starts; it must be quick."""
+    """Gets notices of starts; it must be quick."""
 
     def began(self, grant: Grant, started: float, waited: float) -> None:
         """A job began in its slot.

@@ -1,6 +1,7 @@
 """OpenTelemetry: metrics and spans of queues and tasks, through its API, if the program uses it.
 
-Whether it does shows when a queue or a worker is first used: whoever sends telemetry has imported it by then.
+This is decided when a queue or a worker is first used: a program that sends telemetry has imported the API by
+then.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _made() -> Telemetry:
 
 
 def traced(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function of a worker, so that each call is a span in the trace of its task, if there are traces."""
+    """Wrap a worker's function so that each call is a span in the trace of its task, if there are traces."""
     found = telemetry()
     return function if found is None else found.traced(function)
 
@@ -67,7 +68,7 @@ class Telemetry:
         self.waiting = meter.create_up_down_counter(*names.WAITING)
 
     def watch(self, shard: Shard, queue: str) -> Callable[[], None]:
-        """Tell of all that a shard does; returns a function that counts a refusal by the server.
+        """Report everything that a shard does; returns a function that counts a refusal by the server.
 
         `queue`: the name of its queue, without a key.
         """
@@ -76,7 +77,9 @@ class Telemetry:
 
     def counts(self, what: str) -> Counter[str]:
         """A counter of outcomes of tasks that also adds to the metric. `what`: their queues."""
-        return Told(lambda outcome, more: self.tasks.add(more, {names.QUEUE: what, names.OUTCOME: outcome}))
+        return Reporting(
+            lambda outcome, more: self.tasks.add(more, {names.QUEUE: what, names.OUTCOME: outcome})
+        )
 
     @quietly
     def inserted(self, tasks: Iterable[tuple[str, str]]) -> None:
@@ -123,9 +126,9 @@ class Telemetry:
         return plainly_in_span
 
     def _root(self, task: str) -> SpanContext:
-        """What the spans of a task have in common: its trace, which follows from its id.
+        """The parent of all spans of a task, in a trace that is derived from the task's id.
 
-        So nothing about it needs to be kept with the task: whoever has the id finds the trace.
+        So nothing about the trace is stored with the task: the id is enough to find it.
         """
         try:
             number = UUID(task).int
@@ -147,7 +150,7 @@ class _Jobs:
         self._name = shown(shard.queue)
         self._spans: dict[int, Span] = {}
         self._undone = 0  # jobs that were counted, but did not begin
-        shard.dispatcher.skipped = Told(
+        shard.dispatcher.skipped = Reporting(
             lambda cause, more: telemetry.unused.add(more, {**self._attributes, names.CAUSE: cause})
         )
         ended, end = shard.ended, quietly(self._end)
@@ -179,7 +182,7 @@ class _Jobs:
     def undone(self, grant: Grant) -> None:
         """See `Observer.undone`: a counter can't go back, so the next start isn't counted in its place.
 
-        The span is forgotten, not ended: there was no such job.
+        The span is dropped without an end, because there was no such job.
         """
         self._undone += 1
         self._spans.pop(grant.ticket, None)
@@ -193,8 +196,8 @@ class _Jobs:
             span.end()
 
 
-class Told(Counter[str]):
-    """A counter that tells by how much each of its counts grows."""
+class Reporting(Counter[str]):
+    """A counter that also reports each increase of a count."""
 
     def __init__(self, tell: Callable[[str, int], object]) -> None:
         super().__init__()

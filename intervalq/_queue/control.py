@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
-from intervalq._keys.each import OF_ALL, limits_of, not_of_common, not_of_key, told
+from intervalq._keys.each import OF_ALL, in_words, limits_of, not_of_common, not_of_key
 from intervalq._queue.handle import Handle
 from intervalq._queue.options import Cost, Duration, Options, Rate, check_burst, options, whole
 from intervalq._shard.wait_queue import Waiter
@@ -274,7 +274,7 @@ class Control(Handle):
         from intervalq._queue.inspect import inspected  # noqa: PLC0415 - few programs look at their queues
 
         state, mine = inspected(self._shard(), await self._command(Inspect())), self._options
-        return state if mine.key is not None else replace(state, each=told(mine.each, mine.own))
+        return state if mine.key is not None else replace(state, each=in_words(mine.each, mine.own))
 
     async def quote(self, cost: Cost = 1) -> float | None:
         """Seconds until a job added now would begin, behind those that wait; asking takes no slot.

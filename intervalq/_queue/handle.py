@@ -167,7 +167,7 @@ class Handle:
                 precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
                 counted=mine.counted, beside=self._shard_beside(),
             )  # fmt: skip
-            self._observe(made)  # whoever gives a log that can't be opened hears of it each time
+            self._observe(made)  # each handle with a log that can't be opened gets the error
             self._shard_here, self._home = made, home
         return self._shard_here
 

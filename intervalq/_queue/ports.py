@@ -93,6 +93,6 @@ class Blocking(Protocol):
 
 
 def blocking_of(queue: object) -> Blocking:
-    """A handle of the same queue for blocking code, which stands on this module."""
+    """A handle of the same queue for blocking code, whose module imports this one."""
     made: Blocking = provided("queue for blocking code")(queue)
     return made

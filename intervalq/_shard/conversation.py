@@ -299,7 +299,7 @@ class Conversation:
         """Send a request that reports and reads; slots may come sooner by what it reports."""
         question, now = Advance(high_water_mark=self._connection.high_water_mark), self._situation()
         if self.settlements and may_come_sooner(now):
-            self._grants.unused += self._grants.tickets  # given back in the step that takes them anew
+            self._grants.unused += self._grants.tickets  # given back in the step that takes new ones
             self._grants.tickets.clear()
             now = self._situation()
         if self.settlements and isinstance(ask := plan(replace(now, looks=self._looks.now())), Ask):

@@ -3,17 +3,18 @@
 `plan` gets the situation and returns the request to send now, or the time until which there is none.
 
 - The grant of a slot is requested shortly before it comes (`StoreTime.lead`), together with grants of the
-  shard's own slots that directly follow. If the slot follows another shard's, the request waits until that
-  is over, if there is time for an answer then: its owner can be granted it late only before a later slot is.
+  shard's own slots that directly follow. If the slot follows another shard's slot, the request waits until
+  that one is over, provided that its answer can still arrive in time: once a later slot is granted, the owner
+  of that one can't be granted it late.
 - Tickets are taken for jobs that have none, at most `lookahead` of them, and together: when the shard has
   used its previous ones, or before the last slot issued in the queue comes. So a shard's slots are
   consecutive, and one request serves several starts.
 - A granted slot that is over is requested again at once if it can be granted late, which requires that nobody
   else was granted a later slot. Otherwise it is given up, and later grants stay as they are: where slots are
   close together, they would be over before the answers to new requests came.
-- A slot that waits for a window was chosen by estimates. Whether it may come sooner is asked when the last
-  answer shows room for it, with each report of settled costs, and, if others may have settled theirs, from
-  time to time.
+- A slot that waits for a window was chosen by estimates. The shard asks whether it may come sooner when the
+  last answer shows room for it, with each report of settled costs, and from time to time if other shards may
+  have settled costs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from intervalq._spec.configure import ordered
 from intervalq.rules import MAX_TICKETS, Slot, State, Units
 
 _SPECULATIVE: Final = 1_000
-"""Tickets may be taken ahead of jobs for slots in this time, in microseconds, if it has at least ten."""
+"""Tickets may be taken ahead of jobs for slots within this time, in microseconds, if it contains at least ten
+slots."""
 
 _EACH: Final = 10
 """How long each further job of a burst takes to begin, in microseconds."""
@@ -68,15 +70,16 @@ class Situation:
     settles: bool = False
     """Whether jobs of this shard may take less of limits than their tickets."""
     turn: int = 1
-    """How many slots to request together at least, if there are that many: see `KeyStore.turn`."""
+    """The minimum number of slots to request together, if there are that many: see `KeyStore.turn`."""
     behind: int | None = None
-    """How long before the next slot another key's comes, see `KeyStore.behind_other`; None: none does."""
+    """How long before the next slot another key's slot comes, see `KeyStore.behind_other`; None: there is
+    none."""
     is_placed: bool = False
     """Whether the next ticket of a key has a common slot already."""
     returns: bool = False
     """Whether the only caller is likely to come back before the slot of the next ticket."""
     looks: Looks = field(default_factory=Looks)
-    """The requests whether that slot may come sooner."""
+    """Decides when to ask whether that slot may come sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,7 @@ def _take_at(now: Situation, costs: list[int], units: list[Units]) -> float:
 
 
 def _end_of_run(now: Situation, state: State) -> int:
-    """When the last of the next consecutive slots comes, on the process's own clock; or one past `_RIDE`."""
+    """When the last of the next consecutive slots comes, by the process's clock; or one after `_RIDE`."""
     time, granted = now.time, now.grants.granted
     ticket = granted[-1].end if granted else now.grants.tickets[0].ticket
     end = time.clock.surely(granted[-1].last) if granted else now.at
@@ -222,7 +225,7 @@ def _are_alone(now: Situation, state: State) -> bool:
 
 
 def _lead(now: Situation, slot: Slot) -> int:
-    """How long before a slot to request its grant: a job that begins early needs it early."""
+    """How long before a slot to request its grant; a job that may begin early needs the grant earlier."""
     first = now.wait_queue.first()
     own = slot.ticket <= now.grants.through + 1 and now.behind is None
     lead = now.time.lead() if own else now.time.lead_behind(now.state, now.behind)
@@ -230,7 +233,7 @@ def _lead(now: Situation, slot: Slot) -> int:
 
 
 def _ahead(now: Situation, slot: Slot) -> int:
-    """How far ahead a slot may be for its grant; late starts of others may have moved it, unknown to us."""
+    """How far ahead a slot may be to be granted: late starts of others may have moved it."""
     assert now.state is not None
     moved = min(now.state.settings.interval, _RIDE)
     return _lead(now, slot) + now.time.clock.error(now.at) + moved
@@ -306,9 +309,9 @@ def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
     """How many of these tickets would have slots that come soon, as far as the shard knows the windows.
 
     A slot is chosen by the estimates of all jobs before it, and stays where it is when these turn out to be
-    too high. That of a key with limits moves with its clock when a slot before it waits for other keys, even
-    if there is room for it sooner. So only one ticket is taken for a slot that waits for a window; the others
-    are taken later.
+    too high. The slot of a key with limits moves with the key's clock when an earlier slot waits for other
+    keys, even if there is room for it sooner. So only one ticket is taken for a slot that waits for a window;
+    the others are taken later.
     """
     state = now.state
     if state is None:
@@ -328,9 +331,9 @@ def _near(now: Situation, costs: list[int], units: list[Units]) -> int:
 def may_come_sooner(now: Situation) -> bool:
     """Whether slots may come sooner if they are taken anew, because jobs before took less than their tickets.
 
-    Nobody but this shard may have tickets or have been the last to begin: others' slots don't come forward,
-    and processes that share a window would reserve more of it by their estimates. Slots far ahead wait for a
-    window.
+    This requires that only this shard has tickets, and that it was the last to begin: slots of others don't
+    come forward, and processes that share a window would reserve more of it by their estimates. Slots far
+    ahead wait for a window.
     """
     state, tickets = now.state, now.grants.tickets
     if state is None or state.held_since is not None or not (tickets and state.settings.limits):
@@ -342,7 +345,7 @@ def may_come_sooner(now: Situation) -> bool:
 
 
 def _unmatched(now: Situation, jobs: int) -> Iterator[Waiter]:
-    """Those of the first jobs that no slot fits; slots too cheap for a job are passed over."""
+    """Those of the first jobs for which no slot fits; slots that are too cheap for a job are skipped."""
     coming = now.grants.coming()
     for waiter in islice(now.wait_queue.in_order(), jobs):
         if not any(waiter.fits(slot) for slot in coming):  # consumes slots up to the first that fits

@@ -27,7 +27,8 @@ _LOOK: Final = 60_000
 """Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
 _TWICE: Final = 8
-"""How many times the time between looks is doubled at most while nothing changes: to fifteen seconds."""
+"""The maximum number of times that the time between looks is doubled while nothing changes: up to fifteen
+seconds."""
 
 
 def _rest(in_vain: int) -> int:
@@ -54,8 +55,9 @@ class Settlements:
         self.at = FOREVER
         """When a request is sent for these alone, on the process's own clock."""
         self.are_usual = are_usual
-        """Whether jobs may take less than their estimates. That is assumed from the start where it only means
-        that tickets are taken when their slots are near; a key could get less than its share by that."""
+        """Whether jobs may take less than their estimates. This is assumed from the start, except for keys:
+        its only effect is that tickets are taken when their slots are near, but a key could get less than its
+        share that way."""
         self._clock = clock
         self._waiting: list[_Known] = []
         self._sent: list[_Known] = []
@@ -64,7 +66,7 @@ class Settlements:
         return bool(self._waiting or self._sent)
 
     def add(self, slot: Settled, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
-        """Record a job's difference from its estimate, by unit, of a slot."""
+        """Record by how much the job of a slot differed from its estimate, by unit."""
         self.are_usual = self.are_usual or min(more.values()) < 0
         self._add(slot, more, limits)
 
@@ -126,14 +128,14 @@ class Settlements:
 
 
 class Looks:
-    """The requests whether the slot of a shard's next ticket may come sooner, because jobs took less.
+    """Decides when to ask whether the slot of a shard's next ticket may come sooner, because jobs took less.
 
-    Only the next ticket of all shards can come sooner. Before that, a shard looks to learn when it has it: at
-    the instant at which it could, as far as the last answer shows, and else the less often the more tickets
-    there are before its own.
+    Only the next ticket of all shards can come sooner. A shard that may not have it yet asks at the instant
+    at which it could have it by the last answer; otherwise, the more tickets there are before its own, the
+    less often it asks.
 
     Args:
-        are_made: whether there are any.
+        are_made: whether to ask at all.
     """
 
     def __init__(self, *, are_made: bool = False) -> None:
@@ -143,7 +145,7 @@ class Looks:
         self._found: tuple[State, Slot, int, int] | None = None  # what `_soonest` found
 
     def now(self) -> Looks:
-        """The same for a request that is sent anyway: it may ask this, too."""
+        """The same without a history, for a request that is sent anyway: it may ask this, too."""
         return Looks(are_made=self._are_made)
 
     def next(self, state: State, slot: Slot, time: StoreTime, at: int, *, lead: int, alone: bool) -> float:
@@ -200,16 +202,16 @@ class Looks:
 
 
 def _before(state: State, slot: Slot) -> int:
-    """How many tickets are before this one that may still be granted."""
+    """How many tickets before this one may still be granted."""
     return slot.ticket - max(state.current, state.revoked_through) - 1
 
 
 class Issued:
     """What an ordinary queue's limits count for the tickets of one shard, until their slots have been used.
 
-    A slot that nobody will use is refunded only if it certainly counts still: not if it may have been revoked
-    before it was granted. `State.lag` of when it was issued finds the first of the cells that it may be in;
-    if it is in a later one, units count for longer than they should, never for less.
+    A slot that nobody will use is refunded only if it certainly still counts, so not if it may have been
+    revoked before it was granted. `State.lag` of when it was issued finds the first of the cells that it may
+    be in; if it is in a later one, units count for longer than they should, never for less.
     """
 
     def __init__(self) -> None:
@@ -218,7 +220,7 @@ class Issued:
         self._counted: tuple[str, tuple[Limit, ...]] | None = None  # by these limits of this record
 
     def took(self, tickets: Sequence[int], granted: Iterable[int], first: int, state: State) -> None:
-        """Note new tickets, which of all are granted, and the first that may still be used or left unused."""
+        """Note new tickets, which tickets are granted, and the first one whose use is still open."""
         if _counted(state) != self._counted:  # what was counted before is counted differently now, or gone
             self._lags, self._granted, self._counted = {}, set(), _counted(state)
         if not state.settings.limits:
@@ -228,14 +230,14 @@ class Issued:
         self._granted = {ticket for ticket in (*self._granted, *granted) if ticket >= first}
 
     def refundable(self, slot: Slot, state: State) -> Settled | None:
-        """The slot as `Settled` has it; None: it isn't refunded."""
+        """The slot in the form of `Settled`; None: it isn't refunded."""
         lag = self._lags.pop(slot.ticket, None) if _counted(state) == self._counted else None
         counts = slot.ticket in self._granted or state.revoked_through < slot.ticket <= state.current
         return None if lag is None or not counts else Settled(slot.due, lag, ())
 
 
 def _counted(state: State) -> tuple[str, tuple[Limit, ...]]:
-    """What counts the tickets of a record: another record has other tickets with the same numbers."""
+    """What tickets count in: a record that is created again has other tickets with the same numbers."""
     return state.generation, state.settings.limits
 
 

@@ -67,7 +67,7 @@ _OMITTED: Final = frozenset({"units", "settled"})
 """Fields of limits, which most queues don't have: stores of an older version know nothing of them."""
 
 MAX_ANSWERED: Final = 10_000
-"""The most tickets, new or not, that an answer contains."""
+"""The maximum number of tickets, new or not, that an answer contains."""
 
 
 def _wholes(data: Mapping[str, Any], name: str, least: int | None = 0) -> tuple[int, ...]:

@@ -86,7 +86,7 @@ class Limit:
 
 
 class Limits(Protocol):
-    """Several limits, such as a list. One text is none: what it contains is text, not any object."""
+    """Several limits, such as a list. A single text isn't one: it contains text, not any object."""
 
     def __iter__(self) -> Iterator[str | Limit]: ...
 

@@ -139,9 +139,9 @@ class Settings:
     interval: int
     """Microseconds from one slot to the next."""
     burst: int = 1
-    """The most jobs that may begin at once after an idle time; 1 is strict spacing."""
+    """The maximum number of jobs that may begin at once after an idle time; 1 is strict spacing."""
     max_running: int = 0
-    """The most jobs that may run at the same time over all shards; 0 is no limit."""
+    """The maximum number of jobs that may run at the same time over all shards; 0 is no limit."""
     tolerance: int = 0
     """How late after its slot a job may begin, in microseconds; 0: a tenth of the interval, times the burst.
 

@@ -1,1 +1,1 @@
-"""What those who look at a store see: `status`, `top`, and the page of a service."""
+"""What a store has now, for those who look at it: `status`, `top` and the page of a service."""

@@ -1,4 +1,4 @@
-"""How fast queues start jobs, from one look to the next: whoever looks keeps this, and the store nothing."""
+"""The rates at which queues start jobs, from one look to the next. The viewer keeps them, not the store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LOOKS: Final = 120
 """How many looks are kept."""
 
 _SPAN: Final = 10.0
-"""Seconds over which the present rate is taken, at least; and at least this many intervals."""
+"""The present rate is taken over at least this many seconds, and at least this many intervals."""
 
 
 class Point(NamedTuple):
     """What happened between two looks."""
 
     at: float
-    """When the second one was, in seconds since 1970 on the store's clock."""
+    """The time of the second look, in seconds since 1970 on the store's clock."""
     reached: float
     """Starts a second."""
     possible: float | None
@@ -38,7 +38,7 @@ class Rates:
         self._looks: dict[str, deque[QueueState]] = {}
 
     def take(self, states: Iterable[QueueState]) -> None:
-        """Take in a look at all queues; those that are no longer there are forgotten."""
+        """Add a look at all queues, and forget the queues that are gone."""
         known = {}
         for state in states:
             looks = self._looks.get(state.name) or deque(maxlen=_LOOKS)

@@ -19,10 +19,10 @@ from intervalq.tasks import QueueStats, Task, Tasks, TaskSchedules, WorkerSessio
 from intervalq.tasks.rules import Select
 
 MAX_RECORDS: Final = 1_000
-"""How many queues and keys those who look again and again read."""
+"""The maximum number of queues and keys that a live view reads."""
 
 _MAX_TASKS: Final = 100
-"""How many tasks of each worker process are read."""
+"""The maximum number of tasks of each worker process that are read."""
 
 
 class Looked(NamedTuple):
@@ -85,16 +85,16 @@ async def begun(
 
 
 class Reader:
-    """The queues, tasks and schedules of a store, for those who look at them again and again."""
+    """The queues, tasks and schedules of a store, for live views."""
 
     def __init__(self, queues: Store | None, tasks: Tasks | None, logs: Iterable[Path] = ()) -> None:
         self.queues, self.tasks, self.logs = queues, tasks, Logs(logs)
 
     @classmethod
     def opened(cls, url: str | None, logs: Iterable[Path] = ()) -> Self:
-        """A reader of the stores at a URL or path; None: where each kind is by default.
+        """A reader of the stores at a URL or path; None: the default store of each kind.
 
-        `logs`: execution logs of queues, of which more is known by them.
+        `logs`: execution logs of queues, which tell more about them.
 
         Raises:
             InvalidOption, UnknownStore, MissingExtra, StoreError: as for `open_store`.

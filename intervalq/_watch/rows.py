@@ -1,4 +1,4 @@
-"""What `top` and the page of a service list: queues, tasks, schedules and workers as rows. Pure functions."""
+"""Queues, tasks, schedules and workers as rows, for `top` and the page of a service. Pure functions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Row(NamedTuple):
     """A line of a view."""
 
     key: str
-    """Which differs from those of the other rows."""
+    """Identifies the row: no other row of the view has the same key."""
     cells: tuple[str, ...]
     facts: Sequence[tuple[str, str]] = ()
-    """What else is known, as names and values."""
+    """Further facts, as names and values."""
     subject: QueueState | ScheduleInfo | None = None
-    """What can be paused."""
+    """The queue or schedule of the row, if it can be paused."""
     points: Sequence[Point] = ()
     """The rates of a queue, oldest first."""
     gaps: Gaps | None = None

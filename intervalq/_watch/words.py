@@ -1,4 +1,4 @@
-"""What the record of a queue says, in words: what it does, what it waits for, its keys. Pure functions."""
+"""The record of a queue in words: what the queue is doing, what it waits for, its keys. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intervalq._spec.limits import rules_of
 from intervalq.rules import STARTS
 
 MAX_KEYS: Final = 20
-"""How many keys of a queue a table has, unless all are wanted."""
+"""The maximum number of keys of a queue in a table, unless all are wanted."""
 
 _NAMED: Final = 5
 """How many waiting keys are named in a line of text."""
@@ -72,7 +72,7 @@ def about_keys(keys: Sequence[QueueState]) -> str:
 
 
 def each_key(keys: Sequence[QueueState]) -> str | None:
-    """What each key has for itself: its rate and its limits; None: there are no keys."""
+    """The rate and the limits that each key has for itself; None: there are no keys."""
     found = {
         ", ".join(
             [*([f"{1 / key.interval:.6g}/s"] if key.has_pace else []), *(each.limit for each in key.limits)]
@@ -138,7 +138,7 @@ def rate(value: float | None) -> str:
 
 
 def folded(states: Sequence[QueueState], most: int | None) -> Iterator[tuple[QueueState, list[QueueState]]]:
-    """The states, with at most `most` keys of each queue, the last of which has those that were left out."""
+    """The states, with at most `most` keys of each queue; the last one comes with those left out."""
     for name, group in groupby(states, lambda state: state.name.partition(":")[0]):
         members = list(group)
         shown = 0

@@ -8,7 +8,7 @@ from intervalq.tasks._claim.progress import Report, read
 
 
 def reported(task: Task) -> Report:
-    """What was reported of the work on a task; nothing if it was damaged."""
+    """The last report on the work on a task; empty if it is damaged."""
     try:
         return read(task._row.progress, f"task {task.id}")
     except UnreadableValue:
@@ -16,7 +16,7 @@ def reported(task: Task) -> Report:
 
 
 def report(task: Task) -> str:
-    """How far the work on a task is, and its worker's note; empty: nothing was reported."""
+    """The progress of a task, and its worker's note; empty: nothing was reported."""
     done, note, _ = reported(task)
     return ": ".join(part for part in ("" if done is None else f"{done:.0%}", note) if part)
 

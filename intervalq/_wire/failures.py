@@ -52,7 +52,7 @@ def error_of(failure: Failure, store: str) -> IntervalqError:
     """The error that a failure stands for, of the store with this URL.
 
     Raises:
-        MalformedValue: it stands for none.
+        MalformedValue: it represents no error.
     """
     if failure.kind == "DependencyError":
         lists: Any = loads(_LISTS, failure.fields)

@@ -34,7 +34,7 @@ def read_command(data: bytes) -> Command | Names:
     """A command on a queue, whose numbers are in the ranges that the rules need.
 
     Raises:
-        MalformedValue: it is none.
+        MalformedValue: it isn't one.
     """
     command = cast("Command | Names", loads(QUEUES, data))
     if isinstance(command, Names):

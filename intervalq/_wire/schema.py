@@ -1,4 +1,4 @@
-"""The types of commands and answers as JSON Schema: no stricter than `values` reads, and as it writes."""
+"""JSON Schema of commands and answers: it accepts all that `values` reads, and describes what it writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN: Final[dict[Any, dict[str, Any]]] = {
 
 
 class Schemas:
-    """The schemas of types. Those of classes stand in `parts`, by name, and are referred to."""
+    """The schemas of types. Schemas of classes are in `parts`, by name; others refer to them."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Any] = {}
@@ -42,7 +42,7 @@ class Schemas:
         return {"$ref": f"#/components/schemas/{self._object(hint)}"}
 
     def _named(self, hint: Any) -> dict[str, Any]:  # noqa: ANN401 - any type
-        """The schema of a value that says of which class it is."""
+        """The schema of a value whose field `op` names its class."""
         if hint in _PLAIN:
             return _PLAIN[hint]
         found = dict(self.parts[self._object(hint)])

@@ -1,4 +1,4 @@
-"""Commands and answers as JSON: objects with the fields of their classes, checked by the types of these."""
+"""Commands and answers as JSON: objects with the fields of their classes, checked against their types."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from intervalq.rules import FOREVER
 T = TypeVar("T")
 
 MAX_ITEMS: Final = 100_000
-"""The most values in a list."""
+"""The maximum number of values in a list."""
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 """What some stores can't keep, or no message can carry: half a character."""
 
 
 class MalformedValue(ValueError):
-    """A message holds something else than what it must hold; the text says what."""
+    """A message doesn't have the expected content; the text says what is wrong."""
 
 
 class Coder(NamedTuple):
-    """Writes values of a type as what `json` takes, and reads them back."""
+    """Converts values of a type to values that `json` takes, and back."""
 
     write: Callable[[Any], Any] | None
     """None: `json` takes them as they are."""
@@ -48,7 +48,7 @@ def loads(hint: type[T], data: bytes) -> T:
     """The value of a type that JSON holds.
 
     Raises:
-        MalformedValue: it holds something else.
+        MalformedValue: the JSON has something else.
     """
     try:
         found = json.loads(data)
@@ -124,7 +124,7 @@ def _list(one: Coder) -> Coder:
 
 
 def _row(ones: list[Coder]) -> Coder:
-    """A list of which each place has a type of its own."""
+    """A list in which each position has a type of its own."""
     is_plain = all(one.write is None for one in ones)
 
     def write(value: tuple[Any, ...]) -> list[Any]:
@@ -139,7 +139,7 @@ def _row(ones: list[Coder]) -> Coder:
 
 
 def _one_of(kinds: list[type]) -> Coder:
-    """Values of several classes: a field `op` says of which one."""
+    """Values of several classes, told apart by a field `op`."""
     by_name = {kind.__name__: coder(kind) for kind in kinds}
 
     def write(value: object) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _one_of(kinds: list[type]) -> Coder:
 
 
 def _object(kind: type) -> Coder:
-    """A dataclass or named tuple. Fields with their usual values are left out."""
+    """A dataclass or named tuple. Fields that have their defaults are left out."""
     hints, usual = get_type_hints(kind), defaults_of(kind)
     coders = {name: coder(hints[name]) for name in usual}
     parts = [(name, one.write, usual[name]) for name, one in coders.items()]
@@ -191,7 +191,7 @@ def _object(kind: type) -> Coder:
 
 
 def defaults_of(kind: type) -> dict[str, Any]:
-    """The fields of a class with their usual values; MISSING: there is none."""
+    """The fields of a class with their defaults; MISSING: there is none."""
     if is_dataclass(kind):
         return {each.name: each.default for each in fields(kind)}
     defaults = kind._field_defaults  # type: ignore[attr-defined] # it is a named tuple

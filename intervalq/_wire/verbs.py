@@ -18,10 +18,10 @@ VERSION: Final = 1
 """The version of commands and answers."""
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""The longest message to a service."""
+"""The maximum length of a message to a service, in bytes."""
 
 MAX_ANSWER: Final = 512 << 20
-"""The longest answer: twice the size of a thousand task values of the default maximum size."""
+"""The maximum length of an answer, in bytes: twice a thousand task values of the default maximum size."""
 
 
 class Names(NamedTuple):
@@ -85,11 +85,11 @@ SCHEDULES: Final[Any] = ScheduleCommand
 
 
 class Verb(NamedTuple):
-    """A command that services take over HTTP/JSON, too."""
+    """A command that services also take over HTTP/JSON."""
 
     path: str
     kind: str
-    """Of the store that does it, as `Kind` of intervalq.v1."""
+    """The kind of store that does it, as `Kind` of intervalq.v1."""
     command: Any
     """Its class."""
     answer: Any
@@ -107,8 +107,8 @@ VERBS: Final = (
     Verb("/v1/queues", "QUEUES", Names, NAMES),
     Verb("/v1/ledgers", "LEDGERS", Names, NAMES),
 )
-"""All commands over HTTP: POST of the fields of a command, or GET of names. Queues have other verbs there, by
-which the service waits for slots."""
+"""All commands over HTTP: POST sends the fields of a command, GET lists names. For queues, HTTP has other
+verbs, with which the service itself waits for slots."""
 
 
 def answer_of(command: tasks.Command[A]) -> type[A]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import IO, Any, ClassVar, Final
@@ -42,6 +43,21 @@ _COMMANDS: Final = {
 
 _GROUPS: Final = ("tasks", "ledger", "schedule")
 
+_POSIX: Final = {
+    "_run.command:run",
+    "_run.exec:exec_",
+    "_admin.top:top",
+    "_tasks.lock:lock",
+    "_tasks.top:top",
+    "_work.command:work",
+    "_serve.command:serve",
+    "_schedule.once:once",
+    "_demo.command:demo",
+    "_demo.api:demo_api",
+}
+"""Commands that can't do without the signals of POSIX."""
+_HAS_SIGNALS: Final = hasattr(signal, "SIGHUP")
+
 
 class Failed(click.ClickException):
     """An error shown to the user: one line, no traceback. `code` is the exit code."""
@@ -71,6 +87,8 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in self.known:
             return None
+        if not _HAS_SIGNALS and self.known[cmd_name] in _POSIX:
+            return _refused(cmd_name)
         module, _, name = self.known[cmd_name].partition(":")
         command = getattr(import_module(f"intervalq.cli.{module}"), name)
         assert isinstance(command, click.Command)
@@ -89,6 +107,18 @@ class Commands(click.Group):
                     hint = f"{error.message} There is `intervalq {name} {args[0]}`."
                     raise click.UsageError(hint, ctx) from None
             raise
+
+
+def _refused(name: str) -> click.Command:
+    """A command that this platform can't run, so that the help of all others can be shown."""
+
+    @click.command(name, help="Needs Linux or macOS.", context_settings={"ignore_unknown_options": True})
+    @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+    def command(args: tuple[str, ...]) -> None:
+        del args
+        raise click.UsageError(f"`{name}` needs the signals of Linux or macOS: on Windows, run it in WSL")
+
+    return command
 
 
 def run_app(args: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""File systems behind one interface: those of this machine for their owner alone, and Arrow's."""
+"""File systems behind one interface: Arrow's, and this machine's for files that only their owner reads."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Files(Protocol):
         ...
 
     def has(self, path: str) -> bool:
-        """Whether there is a file or a folder."""
+        """Whether there is a file or a folder at a path."""
         ...
 
     def read(self, path: str) -> bytes:
-        """What a file has; FileNotFoundError: there is none."""
+        """The content of a file; FileNotFoundError: there is no such file."""
         ...
 
     def write(self, path: str, data: bytes) -> None:
@@ -35,7 +35,7 @@ class Files(Protocol):
         ...
 
     def replace(self, old: str, new: str) -> None:
-        """Give a file the name of another one, which may be there."""
+        """Rename a file. A file that has the new name is replaced."""
         ...
 
     def remove(self, path: str) -> None:
@@ -43,7 +43,7 @@ class Files(Protocol):
         ...
 
     def remove_all(self, folder: str) -> None:
-        """Remove a folder with all that is in it, if it is there."""
+        """Remove a folder and everything in it, if it is there."""
         ...
 
 
@@ -128,7 +128,7 @@ class ArrowFiles:
 
     def replace(self, old: str, new: str) -> None:
         """See `Files`."""
-        if not isinstance(self._files, self._fs.LocalFileSystem):  # others can't move to a name that is taken
+        if not isinstance(self._files, self._fs.LocalFileSystem):  # others can't rename to a used name
             self.remove(new)
         self._files.move(old, new)
 
@@ -138,7 +138,7 @@ class ArrowFiles:
         if kind == self._fs.FileType.File:
             self._files.delete_file(path)
         elif kind == self._fs.FileType.Directory and not self.names(path):
-            self._files.delete_dir(path)  # which would remove what is in it, too
+            self._files.delete_dir(path)  # which would also remove what is in it
 
     def remove_all(self, folder: str) -> None:
         """See `Files`."""

@@ -41,7 +41,7 @@ class LargeAnswers:
         return name
 
     def read(self, name: str) -> str:
-        """What a file has."""
+        """The content of a file."""
         if not isinstance(name, str) or "/" in name:
             raise FileNotFoundError(errno.ENOENT, "this can't be the name of an answer's file", short(name))
         return self._files.read(f"{self.place}/{name}").decode()
@@ -51,17 +51,17 @@ class LargeAnswers:
         return self._files.names(self.place)
 
     def remove(self, names: list[str], keys: tuple[str, ...]) -> None:
-        """Remove those of some files that belong to these rows."""
+        """Remove those of these files that belong to the rows."""
         prefixes = {_prefix(key) for key in keys}
         for name in names:
             if name.partition("-")[0] in prefixes:
                 self._files.remove(f"{self.place}/{name}")
 
     def drop(self, names: list[str]) -> None:
-        """Remove some files, and the folder if that has no others."""
+        """Remove these files, and the folder if it has no others."""
         for name in names:
             self._files.remove(f"{self.place}/{name}")
-        with suppress(OSError):  # somebody wrote into it meanwhile
+        with suppress(OSError):  # another process has written into it meanwhile
             self._files.remove(self.place)
 
 

@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 MAX_ROWS: Final = 1_000
-"""The most rows in one command, so that no step blocks a store for long."""
+"""The maximum number of rows in one command, so that no step blocks a store for long."""
 
 MAX_VALUE: Final = 1 << 20
 """The longest value of a row, in bytes of UTF-8."""

@@ -139,7 +139,7 @@ class Guard:
         await to_thread.run_sync(self._large.remove, files, tuple(keys))
 
     def _drop(self) -> None:
-        files = self._large.names()  # before the rows are gone: then another run may write others
+        files = self._large.names()  # before the rows are gone: after that, another run may write some
         self._apply(Drop())
         self._large.drop(files)
 

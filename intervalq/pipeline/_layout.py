@@ -18,10 +18,10 @@ _DONE: Final = "_SUCCESS"
 """The name of the file that Spark writes when a job's output is complete."""
 
 _CALL: Final = "call.json"
-"""The name of the file that says which function and schema the published results are of."""
+"""The name of the file that records which function and schema the published results were made with."""
 
 _PUBLISHED: Final = "_PUBLISHED"
-"""The name of the file that is written when all of a pass is in the tables."""
+"""The name of the file that is written once a pass is completely in the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Pass:
     """One pass over the missing requests, as its folder describes it."""
 
     id: str
-    """Its first 16 characters say when it began (UTC)."""
+    """The id. Its first 16 characters are the time at which the pass began (UTC)."""
     complete: bool
     """Whether all of its rows have ended."""
     published: bool
@@ -41,9 +41,9 @@ class Pass:
 
 
 def answers_of(output: str) -> str | None:
-    """The folder of answers that are too large for the ledger, as executors find it.
+    """The folder of answers that are too large for the ledger, as executors open it.
 
-    None: Arrow, which their Python has, can't open it. Then the rows of such answers fail.
+    None: the Arrow in their Python can't open it; then the rows of such answers fail.
     """
     try:
         files, root = file_system(output)
@@ -62,7 +62,7 @@ class Layout:
         if self._is_here:
             from pyarrow import fs  # noqa: PLC0415 - an extra
 
-            self.files = ArrowFiles(fs.LocalFileSystem())  # what a pipeline writes isn't for its owner alone
+            self.files = ArrowFiles(fs.LocalFileSystem())  # not only its owner may read the output
         # With a scheme: on a cluster, a bare path would belong to the default file system.
         self._spark = f"file://{self._root}" if self._is_here else output.rstrip("/")
 
@@ -100,7 +100,7 @@ class Layout:
         )
 
     def mark_published(self, id_: str) -> None:
-        """Note that all of a pass is in the tables."""
+        """Note that a pass is completely in the tables."""
         self.files.write(f"{self._root}/passes/pass={id_}/{_PUBLISHED}", b"")
 
     def published_call(self) -> str | None:
@@ -110,7 +110,7 @@ class Layout:
         return None
 
     def note_call(self, call: str) -> None:
-        """Note by which function and schema results were made that are published now."""
+        """Note which function and schema the published results were made with."""
         self.write(_CALL, call.encode())
 
     def remove(self, id_: str) -> None:

@@ -16,7 +16,7 @@ from intervalq.spark._audit.report.page import body
 from intervalq.spark._audit.report.plots import charts
 
 _MAX_PASSES: Final = 20
-"""The most rows of the table of passes, which has the newest ones."""
+"""The maximum number of rows in the table of passes, which has the newest ones."""
 
 
 def page(summary: dict[str, Any], calls: list[dict[str, Any]], judged: Judged | None) -> str:

@@ -25,7 +25,7 @@ _ROWS: Final = 1_000_000
 
 
 def publish(work: DataFrame, spec: Spec, tables: Tables, one: Pass, interval: float) -> Published:
-    """Write a complete pass, as `work` has it, to the tables, in the place of its own part."""
+    """Write a complete pass, from `work`, to the tables. It replaces what they have of the same pass."""
     published = _counted(work, one)
     files = math.ceil(sum([published.results, published.failed, *published.rejected.values()]) / _ROWS)
     own = [name for name in work.columns if not name.startswith("_iq")]
@@ -84,7 +84,7 @@ def _counted(work: DataFrame, one: Pass) -> Published:
 
 
 def _unlogged(called: DataFrame, tables: Tables, published: Published) -> DataFrame:
-    """The rows whose start isn't in the log. If an answer didn't fit, the pass that called it logged it."""
+    """The rows whose start isn't in the log. If an answer didn't fit, the pass of the call logged it."""
     if not published.replayed or not tables.has("log"):
         return called
     logged = (

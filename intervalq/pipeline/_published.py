@@ -71,7 +71,7 @@ class Tables:
         return read(self._spark.read, self._place(name), form)
 
     def replace(self, name: str, rows: DataFrame, id_: str) -> None:
-        """Put the rows of a pass in the place of those that the table has of it."""
+        """Replace the rows that a table has of a pass by these."""
         place = self._place(name)
         if self._schema is not None:
             if not self.has(name):

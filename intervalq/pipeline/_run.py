@@ -133,7 +133,8 @@ class _Run:
         stage = stage_of(self._spec)
         self._check_schema()
         self._tables.check()
-        # Where results of this function and schema are published, odd rows may be all that is left.
+        # Once results of this function and schema are published, the rows that are left may all be unusual
+        # ones: they need no trial.
         if self._tables.has("results") and self._layout.published_call() == self._call_text:
             stage = stage_of(self._spec, canary=False)
         self._interval = self._pace()

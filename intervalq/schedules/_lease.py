@@ -15,23 +15,24 @@ from intervalq.schedules.rules import Record, end, renew
 log: Final = logging.getLogger("intervalq")
 
 LEASE: Final = 60_000_000
-"""How long a lease lasts, in microseconds: so long after the death of its process the next run may begin."""
+"""How long a lease lasts, in microseconds. If its process dies, the next run may begin after this time."""
 
 _TIMES: Final = 3
 """How many times a lease is renewed while it lasts, so that one or two may fail."""
 
 _AGAIN: Final = 30
-"""How many times it is tried in that time while the store can't be reached."""
+"""How many times a renewal is tried in that time while the store can't be reached."""
 
 MARGIN: Final = 10
-"""The part of a lease that is left when a run which can't renew it is cancelled: time to end."""
+"""A run that can't renew its lease is cancelled when one part in so many of the lease is left, in which it
+can end."""
 
 _ENDING: Final = 5.0
-"""How many seconds a process that is being ended takes at most to give its lease back."""
+"""The maximum time, in seconds, that a process that is being ended takes to give its lease back."""
 
 
 def left(records: Records, until: int, lease: int) -> float:
-    """For how many seconds a run may go on: it has to end before another one may begin.
+    """The seconds for which a run may go on: it has to end before another one may begin.
 
     The time counts from before the store was asked, however late its answer came.
     """
@@ -92,9 +93,9 @@ async def run(records: Records, name: str, taken: Record, function: Callable[[],
 async def run_beside(
     records: Records, name: str, holder: str, function: Callable[[Callable[[], None]], Awaitable[None]]
 ) -> None:
-    """Run a function that others may overlap; once it has begun, nobody reports its occurrence as abandoned.
+    """Run a function that may overlap others; once it has begun, nobody reports its occurrence as abandoned.
 
-    The function is called with what it calls when it begins.
+    The function's argument is a function that it calls when it begins.
     """
     begun, failed = anyio.Event(), None
 

@@ -26,7 +26,7 @@ class Records:
         self._url = url
         self._texts: dict[str, str | None] = {}
         self._noted: dict[str, int] = {}
-        """For each schedule, which of all answers (`_answers`) its text is from."""
+        """For each schedule, the number of the answer (of `_answers`) that its text is from."""
         self._answers = 0
         self._now = self._sent = self._received = 0
 
@@ -63,7 +63,7 @@ class Records:
             raise self._corrupt(name, f"its plan can't be read: {error}") from error
 
     def now(self) -> int:
-        """The store's clock, as it is known: never ahead of it, unless it was set back."""
+        """The earliest that the store's clock can show by now, unless it was set back."""
         return self._now + CLOCK.get().now() - self._received
 
     def latest_now(self) -> int:
@@ -71,7 +71,7 @@ class Records:
         return self._now + CLOCK.get().now() - self._sent
 
     def local(self, instant: int) -> int:
-        """When the process's own clock will show that the store's has reached this instant."""
+        """When, on the process's own clock, the store's clock has certainly reached an instant."""
         return self._received + instant - self._now
 
     @property
@@ -109,9 +109,9 @@ class Records:
         return await self._swap(name, None if record is None else record.to_text(), earliest)
 
     async def change(self, name: str, change: Change) -> Record | None:
-        """Apply a change to the record of a schedule, as often as others are faster; returns the record.
+        """Apply a change to a schedule's record, again if another process was faster; returns the record.
 
-        Also if it changes nothing, the store confirms that, because what is known may be old.
+        Even a change that changes nothing is confirmed by the store, because the known record may be old.
         """
         while True:
             after = change(self.get(name), self.now())
@@ -125,7 +125,7 @@ class Records:
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """A context with a function that waits until a record may have changed: for ever if nobody tells."""
+        """A context with a function that waits until a record may have changed; for ever without wake-ups."""
         if isinstance(self._store, SchedulesWaking):
             async with self._store.schedule_changes() as changed:
                 yield changed
@@ -134,7 +134,7 @@ class Records:
 
     @property
     def need_looks(self) -> bool:
-        """Whether time brings changes that nobody tells of. In virtual time, clocks are never set."""
+        """Whether changes can come without a wake-up. In virtual time, clocks are never set."""
         return CLOCK.get().goes_on or not isinstance(self._store, SchedulesWaking)
 
     async def _swap(self, name: str, text: str | None, earliest: int = 0) -> bool:
@@ -161,7 +161,7 @@ class Records:
 
 
 def _is_older(text: str | None, known: str | None) -> bool:
-    """Whether a record that was read is from before one that is known: `through` never goes back."""
+    """Whether a record that was read is older than the known one: `through` never goes back."""
     if text is None or known is None:
         return False
     try:

@@ -29,12 +29,12 @@ from intervalq.store import wall_clock
 log: Final = logging.getLogger("intervalq")
 
 _HELD: Final = 1_000_000
-"""Microseconds between two looks at an occurrence that waits for the end of an earlier run, and the fewest
-between two looks at a schedule that is paused."""
+"""Microseconds between two looks at an occurrence that waits for the end of an earlier run, and the minimum
+between two looks at a paused schedule."""
 
 _BEHIND: Final = 20_000
-"""How many microseconds a process lets the one go first that took the last occurrence. The others don't know
-yet how that run ended, so they would ask the store twice: for that, and for the next occurrence."""
+"""The head start, in microseconds, of the process that took the last occurrence. The others don't know yet
+how that run ended, so they would ask the store twice: for its end, and for the next occurrence."""
 
 _THREADS: Final = 40
 """How many runs of a plain function go on at once in a process. Other schedules have their own."""
@@ -58,11 +58,11 @@ class Runner:
         self._before: Record | None = None
         """The record from which this process last tried to take an occurrence."""
         self._started = 0
-        """The last occurrence that this process has started. What is known of the record may be older."""
+        """The last occurrence that this process has started. The known record may be older."""
         self._late = 0
         """The last occurrence that was too late for its grace."""
         self._let_go = 0
-        """The fencing number of the last run whose process was let go first."""
+        """The fencing number of the last run whose process was given a head start."""
 
     def wake(self) -> None:
         """Look at the record again: it has changed, or the store's clock has."""
@@ -140,7 +140,7 @@ class Runner:
             await self._take(record, choice, now)
 
     def _lets_go(self, record: Record) -> bool:
-        """Whether another process goes first: the one whose run had not ended when that was last known."""
+        """Whether another process goes first: the one whose run had not ended in the known record."""
         grace, is_mine = self._task.grace, self._process.has(record.holder, record.fired)
         if not record.running or is_mine or record.fence == self._let_go:
             return False
@@ -157,7 +157,7 @@ class Runner:
         return choice if before else Choice(record.asked, record.asked)
 
     async def _wait_for_resume(self, record: Record) -> None:
-        """Look when the schedule would occur next: if it was resumed before, nothing is lost."""
+        """Wait until the schedule would occur next, then look: if it was resumed before, nothing is lost."""
         now, plan = self._records.now(), self._records.plan(self._task.name, record)
         following = plan.after(max(record.through, now)) if self._records.need_looks else None
         if following is None:
@@ -242,9 +242,9 @@ def _nothing() -> None:
 
 
 async def look_often(records: Records, runners: dict[str, Runner], seconds: float) -> None:
-    """Look at the records of all schedules of a process when they change, and every so many seconds.
+    """Read the records of all schedules of a process when they change, and at regular intervals.
 
-    Those that changed are woken, and all of them if the store's clock has been set.
+    Schedules whose records changed are woken; if the store's clock has been set, all are.
     """
     async with records.changes() as changed:
         ahead = records.local(0)
@@ -263,4 +263,4 @@ async def look_often(records: Records, runners: dict[str, Runner], seconds: floa
 
 
 _STEPPED: Final = 50_000
-"""By how many microseconds the store's clock must have moved for all schedules to look at it again."""
+"""If the store's clock has jumped by this many microseconds, all schedules look at it again."""

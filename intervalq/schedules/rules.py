@@ -15,7 +15,7 @@ LAYOUT: Final = 2
 """The version of a record's layout. Layout 1 has no `asked`, so its readers would drop a request."""
 
 _MAX_NUMBER: Final = 2**53
-"""No number of a record is larger."""
+"""The largest number in a record."""
 
 
 class BadRecord(ValueError):
@@ -51,12 +51,12 @@ class Record:
     """Whether its holder has not reported the end of the run; where runs may overlap, its beginning."""
     paused: bool = False
     asked: int | None = None
-    """An occurrence beside the plan, at once, that somebody has asked for; None: nobody has since one of the
-    plan fired."""
+    """When somebody asked for an occurrence beside the plan, at once; None: nobody has since one of the plan
+    fired."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether such an occurrence has still to fire."""
+        """Whether the occurrence of `asked` has still to fire."""
         return self.asked is not None and self.asked > self.through
 
     def to_text(self) -> str:
@@ -137,10 +137,10 @@ def fire(
         due: when it may start: `scheduled`, or a little later.
         now: the store's clock.
         holder: who takes it.
-        grace: how late it may be; None: as late as it likes.
+        grace: how late it may be; None: without limit.
         lease: for how long the holder alone may run; with `allow`, for how long it may not have begun.
-        overlap: whether runs may overlap; or else, with `wait`, an occurrence is late only from the end of
-            the earlier run.
+        overlap: whether runs may overlap. With `wait` they may not, and an occurrence counts as late only
+            from the end of the earlier run.
     """
     if record.paused and scheduled != record.asked:
         return Outcome("paused", record)
@@ -165,7 +165,7 @@ def take_over(record: Record, holder: str, now: int, lease: int) -> Record:
 
 
 def ask(record: Record, now: int) -> Record:
-    """Ask for an occurrence now, beside the plan, also in a pause. One that was asked for before stays."""
+    """Ask for an occurrence now, beside the plan, even in a pause. An earlier open request stays."""
     if record.is_asked:
         return record
     before = _decided(record, now - 1) if record.paused else record  # those of a pause don't count
@@ -209,7 +209,7 @@ def _taken(record: Record, holder: str, until: int) -> Record:
 
 
 def _decided(record: Record, now: int) -> Record:
-    """Decide what is scheduled up to now; what somebody has asked for is put off until just after that."""
+    """Decide the occurrences up to now; a requested one is put off until just after that."""
     through = max(record.through, now)
     asked = max(record.asked, through + 1) if record.asked is not None and record.is_asked else record.asked
     return replace(record, through=through, reported=max(record.reported, now), asked=asked)

@@ -1,4 +1,4 @@
-"""Who may do what: callers, and a file of subjects with bearer tokens; what no rule allows is refused."""
+"""Access control: callers, and a file of subjects with bearer tokens. What no rule allows is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rule(NamedTuple):
 
 
 class Caller(Protocol):
-    """Whoever sends a request."""
+    """The sender of a request."""
 
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """Those of the wanted actions that it may not do.
@@ -57,7 +57,7 @@ class Caller(Protocol):
 
 
 class Access(Protocol):
-    """Who may do what."""
+    """The access rules of a service."""
 
     def caller(self, authorization: str | None) -> Caller:
         """Who sends a request with this header.

@@ -1,4 +1,4 @@
-"""Connections over HTTP that can't hold the service up: clients that send or take nothing are cut off."""
+"""HTTP connections that can't block the service: clients that send nothing or take nothing are cut off."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS: Final = 10_000
-"""The most connections; those beyond are closed at once."""
+"""The maximum number of connections; further ones are closed at once."""
 _LOOK: Final = 10.0
 """Seconds between two looks at a connection."""
 _PATIENCE: Final = 3
-"""How many looks in a row may find that a request is incomplete, or that nothing of an answer was taken."""
+"""How many consecutive looks may find that a request is incomplete, or that the client took nothing of an
+answer."""
 
 
 class Connection(H11Protocol):
-    """One connection, looked at from time to time."""
+    """One connection, which is checked from time to time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """See `asyncio.Protocol`."""
@@ -43,7 +44,7 @@ class Connection(H11Protocol):
         self._left = left
         cycle, seen = self.cycle, self._seen
         self._seen = cycle
-        # Between two requests of a busy client there is none, but the last one is another than before.
+        # A look may find a busy client between two requests, but then its last request has changed.
         is_incomplete = cycle is seen and (cycle is None or cycle.response_complete or cycle.more_body)
         self._late = self._late + 1 if (0 < left >= before) or (not left and is_incomplete) else 0
         if self._late > _PATIENCE:

@@ -1,4 +1,4 @@
-"""What all services over gRPC share: who calls, and how a refusal is sent."""
+"""What all gRPC services share: who the caller is, and how a refusal is sent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from intervalq.service._refusal import Refusal, refusal
 
 _MESSAGE: Final = 500
 _DETAILS: Final = 3_000
-"""The longest message of an error, in characters, and the most bytes of its details. They travel in headers,
-of which clients take 8 KiB; with more, they would see another error."""
+"""The maximum length of an error's message, in characters, and of its details, in bytes. Both travel in
+headers, of which clients take 8 KiB; beyond that, clients would see another error."""
 
 _HEADER: Final = "authorization"
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -37,7 +37,7 @@ def caller_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]
 
 
 def sender_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Who sends a request, for what each sender may have a share of: by its token, or by its connection."""
+    """Who sends a request, by its token or its connection, where each sender gets a fair share."""
     if access is None:
         return context.peer()
     return "".join(f"{value!r}" for name, value in context.invocation_metadata() or () if name == _HEADER)

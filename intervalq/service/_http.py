@@ -32,19 +32,19 @@ log: Final = logging.getLogger("intervalq")
 T = TypeVar("T")
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""The longest message, as gRPC has it: read no further, whatever a client sends."""
+"""The maximum length of a message, as for gRPC. No more is read, whatever a client sends."""
 
 
 class NoPages:
-    """Refuses what a web page sends in its visitor's browser, who is on this machine and needs no token.
+    """Refuses requests of web pages: the browser of a visitor on this machine sends them, and needs no token.
 
-    A browser names the page's origin. A page whose own name leads to this machine (DNS rebinding) names
-    another host than those of this machine.
+    A browser names the page's origin. A page whose own name resolves to this machine (DNS rebinding) names a
+    host that isn't one of this machine's.
 
     Args:
         app: the services.
-        fronted: whether something in front of the service says who may call. It may have another name than
-            this machine, and lets its own pages call, but those of other origins are refused.
+        fronted: whether something in front of the service decides who may call. Its host name may be another
+            one, and its own pages may call, but pages of other origins are refused.
     """
 
     def __init__(self, app: ASGIApp, *, fronted: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a service does, for OpenTelemetry, if the program uses it when the service begins."""
+"""Metrics of a service, if the program uses OpenTelemetry when the service begins."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def waits(kind: Literal["claim", "slot", "stream"]) -> Iterator[None]:
 
 
 def measured(answer: Answer, verb: str | Callable[[Any], str]) -> Answer:
-    """The function of a method over gRPC with one answer. `verb`: its name, or what tells it of a request."""
+    """Measure a gRPC method with one answer. `verb`: its name, or a function that finds it in a request."""
     found = telemetry()
     if found is None:
         return answer
 
-    async def told(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: ANN401
         with _call(found, verb if isinstance(verb, str) else verb(request), context):
             return await answer(request, context)
 
-    return told
+    return call
 
 
 def measured_stream(answer: Answer, verb: str) -> Answer:
@@ -51,21 +51,21 @@ def measured_stream(answer: Answer, verb: str) -> Answer:
     if found is None:
         return answer
 
-    async def told(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:  # noqa: ANN401
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:  # noqa: ANN401
         with _call(found, verb, context):
             async for message in answer(request, context):
                 yield message
 
-    return told
+    return call
 
 
 def measure(route: Route) -> Route:
-    """The same route; its requests are measured."""
+    """Measure the requests of a route; returns the route."""
     found, app = telemetry(), route.app
     if found is None:
         return route
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    async def measured_app(scope: Scope, receive: Receive, send: Send) -> None:
         outcome, begun = "none", time.perf_counter()  # none: the client has gone
 
         async def sent(message: Message) -> None:
@@ -79,7 +79,7 @@ def measure(route: Route) -> Route:
         finally:
             _record(found, f"{scope['method']} {route.path}", outcome, begun)
 
-    route.app = told
+    route.app = measured_app
     return route
 
 

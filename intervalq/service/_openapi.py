@@ -19,7 +19,7 @@ PROBLEMS: Final[Mapping[str, Any]] = {
         "content": {**PROBLEM_CONTENT, "text/plain": {"schema": {"type": "string"}}},
     },
 }
-"""How any request may be refused."""
+"""The answers by which any request may be refused."""
 
 
 def path_parameter(name: str) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def document(paths: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, 
 
     Args:
         paths: the operations, by path.
-        schemas: those that they refer to.
+        schemas: the schemas that they refer to, by name.
     """
     return {
         "openapi": "3.1.0",

@@ -1,4 +1,4 @@
-"""The page of a service: queues, tasks, schedules and workers in a browser, read once for all who look."""
+"""The page of a service: queues, tasks, schedules and workers in a browser. One reading serves all."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from intervalq.service._refusal import Code, Refusal, refusal
 from intervalq.service._remote.rights import SESSIONS, queue_of, schedule
 
 _REST: Final = 1.0
-"""Seconds for which a reading is shown to all who ask."""
+"""Seconds for which a reading is shown to all viewers."""
 
 _PATIENCE: Final = 5.0
-"""Seconds after which a store is taken to be away."""
+"""Seconds after which a store that doesn't answer counts as unreachable."""
 
 _CHANGES: Final = {"queues": "administer", "schedules": "change"}
 """Which action a change of a row is, by view."""
@@ -54,7 +54,7 @@ def _read(name: str) -> str:
 
 
 def page() -> tuple[str, dict[str, str]]:
-    """The page, which is the same for everybody, and its headers: nothing else may run in it or load it."""
+    """The page, which is the same for everybody, and its headers: no other script may run in it."""
     style, script = f"<style>{_read('page.css')}</style>", f"<script>{_read('page.js')}</script>"
     made = document("intervalq", [_read("page.html"), style, script])
 
@@ -78,16 +78,16 @@ _HEADERS: Final = {
 
 
 class Part(NamedTuple):
-    """A view of the page, as it was read last."""
+    """A view of the page, and how it is read."""
 
     columns: tuple[str, ...]
     read: Callable[[], Awaitable[list[Row]]]
     turn: anyio.Lock
-    """Of those who ask for it: one of them reads."""
+    """Held by the request that reads; the others wait for its result."""
 
 
 class Watch:
-    """What a store has now. However many look, each part of it is read once a second at most."""
+    """What a store has now. Each part is read at most once a second, however many viewers there are."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -108,7 +108,7 @@ class Watch:
             may_change: whether a browser may change anything at this service.
 
         Raises:
-            Refusal: nobody can say what the caller may see.
+            Refusal: what the caller may see can't be found out.
         """
         names = {*self._parts}
         if await caller.denied([SESSIONS], ""):
@@ -155,7 +155,7 @@ class Watch:
 
 
 async def _seen(caller: Caller, name: str, rows: list[Row], *, may_change: bool) -> list[dict[str, Any]]:
-    """Those rows of a view that a caller may see."""
+    """The rows of a view that a caller may see."""
     names = [_name(name, row) for row in rows]
     hidden = set[Wanted]() if name == "workers" else await caller.denied({("read", of) for of in names}, "")
     action = _CHANGES.get(name) if may_change else None
@@ -182,7 +182,7 @@ def _is_held(subject: QueueState | ScheduleInfo) -> bool:
 
 
 def _name(view: str, row: Row) -> str:
-    """The name of what a row shows, as rules have it."""
+    """The name of what a row shows, as access rules name it."""
     if isinstance(row.subject, ScheduleInfo):
         return schedule(row.subject.name)
     return queue_of(row.key) if view == "queues" else row.key

@@ -1,4 +1,4 @@
-"""What a service answers with: its protocols, over the stores that it has."""
+"""The protocols in which a service answers, over the stores that it has."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Parts:
         self.verbs = Verbs(stores.tasks)
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """Those of all services over gRPC."""
+        """The handlers of all gRPC services."""
         return entroq_grpc.handler(self.verbs, self._access), self._remote.handler()
 
     def routes(self) -> list[Route]:
-        """Those of all services over HTTP."""
+        """The routes of all HTTP services."""
         schemas = Schemas()
         paths = remote_http.paths_of(schemas)
         found = remote_http.routes(self._stores, self._access)
@@ -68,7 +68,7 @@ class Parts:
             self._queues.close()
 
     async def aclose(self) -> None:
-        """Give back what nobody got, and close the stores that are ours."""
+        """Give back what no client got, and close the stores that the service opened."""
         if self._queues is not None:
             await self._queues.aclose()
         self._reader.logs.close()

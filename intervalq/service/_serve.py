@@ -63,11 +63,11 @@ class Place(NamedTuple):
 
 _NOBODY: Final = anyio.TASK_STATUS_IGNORED
 _NAMES: Final = (ENTROQ, REMOTE)
-"""The services over gRPC that say that they are healthy."""
+"""The gRPC services whose health is reported."""
 _KEEPALIVE: Final = 15_000
-"""Milliseconds of silence after which a client over gRPC is asked for a sign of life, and then may take."""
+"""Milliseconds of silence after which a gRPC client is pinged, and for which its answer is awaited."""
 _MAX_REQUESTS: Final = 20_000
-"""The most requests over gRPC at a time, waiting ones included; further ones are refused."""
+"""The maximum number of gRPC requests at a time, waiting ones included; further ones are refused."""
 
 
 async def serve(

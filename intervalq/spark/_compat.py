@@ -1,4 +1,4 @@
-"""What versions of PySpark name differently: 3.5, 4.0, and 4.1 or newer."""
+"""Differences between the versions of PySpark: 3.5, 4.0, and 4.1 or newer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def condition(error: PySparkException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of a Spark error, without its plans and stack traces, nor what py4j says before it."""
+    """The message of a Spark error, without its plans, its stack traces and py4j's introduction."""
     text = re.sub(r"^An error occurred while calling .*\n: [\w.$]+: ", "", str(error))
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Tables by the name of their format: how they are read, and what a session lacks that doesn't know one."""
+"""The formats of tables: how each is read, and what a session that doesn't know one lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LACKS: Final = (
     *("DATA_SOURCE_NOT_FOUND", "PLUGIN_CLASS_NOT_FOUND", "Cannot find catalog plugin class"),
     *("REQUIRES_SINGLE_PART_NAMESPACE", "DELTA_CONFIGURE"),
 )
-"""What errors of Spark and Delta have in them if a jar or a setting is missing."""
+"""Texts in errors of Spark and Delta that show that a jar or a setting is missing."""
 
 
 def is_name(place: str, form: str) -> bool:
@@ -25,12 +25,12 @@ def is_name(place: str, form: str) -> bool:
 
 
 def read(reader: DataFrameReader, place: str, form: str) -> DataFrame:
-    """The rows at a place, in a format. What is wrong may be raised by the first use of the answer."""
+    """The rows at a place, in a format. Errors may be raised only when the rows are first used."""
     return reader.table(place) if is_name(place, form) else reader.format(form).load(place)
 
 
 def lacking(error: Exception, form: str) -> str:
-    """What a session needs, if an error says that it doesn't know a format; else nothing."""
+    """What a session needs, if an error shows that it doesn't know a format; otherwise empty."""
     if form not in {"delta", "iceberg"} or not any(word in str(error) for word in _LACKS):
         return ""
     spark = ".".join(map(str, release()))

@@ -19,7 +19,7 @@ A = TypeVar("A")
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 MAX_ROWS: Final = 1000
-"""The most parts of a command, and the most tasks that one claims."""
+"""The maximum number of parts of a command, and of tasks that one command claims."""
 
 
 class TaskStore(Protocol):
@@ -41,7 +41,7 @@ class TaskStore(Protocol):
             DependencyError, InboxFull: raised by the rules; nothing was done.
             StoreUnavailable: the store can't be reached, or can't write; a retry may help.
             StoreTimeout: no answer came in time; the command may have been done. A store never sends one
-                twice by itself.
+                twice on its own.
             StoreError: any other; a retry won't help.
         """
         ...

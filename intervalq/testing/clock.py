@@ -29,13 +29,13 @@ from intervalq.store import wall_clock
 from intervalq.testing.virtual import EPOCH, memory_store
 
 _PATIENCE: Final = 0.02
-"""Seconds for which a jump waits for what time doesn't end: working threads, open sockets, other loops."""
+"""Seconds for which a jump waits for what doesn't depend on time: working threads, sockets, other loops."""
 
 _LOOK: Final = 0.001
 """Seconds between two looks at whether a jump may be made."""
 
 _ROUNDS: Final = 5
-"""How many times other tasks may go on before a queue's wait is skipped: a job begins within as many."""
+"""How many rounds of the event loop pass before a queue's wait is skipped; a job begins within so many."""
 
 _FAR: Final = 400 * 86_400
 """Seconds after which a wait counts as one without an end: time doesn't jump so far."""
@@ -52,7 +52,7 @@ class VirtualClock:
         self._began = time.monotonic()
         self._skipped = 0
         self._waits: dict[object, float] = {}
-        """Until when event loops and threads wait that have nothing else to do."""
+        """Until when each event loop or thread waits that has nothing else to do."""
         self._home = threading.get_ident()
         self._working: set[object] = {self._home}
         """The thread of the test, those of event loops, and those that these started, unless they wait."""
@@ -160,7 +160,7 @@ class VirtualClock:
 
         def resting_result(future: Future[Any], timeout: float | None = None) -> Any:  # noqa: ANN401
             with self._at_rest() as woken:
-                # Whoever sets the result is at work, so that at any time somebody is.
+                # The thread that sets the result counts as working, so that at any time one does.
                 future.add_done_callback(lambda _: woken())
                 return result(future, timeout)
 
@@ -293,7 +293,7 @@ def no_waiting() -> Iterator[VirtualClock]:
 
 @contextmanager
 def _in_place(clock: VirtualClock) -> Iterator[None]:
-    """Use a clock in the whole process; what was opened with another one is opened anew."""
+    """Use a clock in the whole process; stores that were opened with another one are opened again."""
     before = CLOCK.of_process
     _begin_anew()
     CLOCK.of_process = clock

@@ -96,7 +96,7 @@ class LoopClock:
 
 
 def memory_store(stores: dict[tuple[str, str], Any], group: str, url: str, clock: Callable[[], int]) -> Any:  # noqa: ANN401 - of any kind
-    """The store in memory that stands for a URL; all handles with that URL share it."""
+    """The store in memory that replaces the one at a URL; all handles with that URL share it."""
     if (group, url) not in stores:
         make: Any = backend(group, "memory")  # which also takes a clock
         stores[group, url] = make(url, clock=clock)

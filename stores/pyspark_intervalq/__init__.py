@@ -1,4 +1,4 @@
-"""Lets Spark find the data source `intervalq` by itself: it looks into top-level modules `pyspark_*`."""
+"""Lets Spark find the data source `intervalq`: it looks into top-level modules `pyspark_*`."""
 
 from intervalq.spark._source.datasource import IntervalqSource as DefaultSource
 

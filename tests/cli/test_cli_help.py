@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -13,10 +14,14 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cli.command_line import CommandLine, help_of
-from intervalq.cli._app import app
+from intervalq.cli import _app
+from intervalq.cli._app import _POSIX, app
 from spark.pipelines import Small
+
+COMMANDS = Path(_app.__file__).parent
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -49,6 +54,34 @@ def test_help_of_all_commands(intervalq: CommandLine) -> None:
     assert intervalq(code=2).stderr.startswith("Usage: intervalq")
     assert "There is `intervalq tasks lock`." in intervalq("lock", "x", code=2).stderr
     assert "There is" not in intervalq("tasks", "pause", code=2).stderr
+
+
+def test_commands_that_need_signals_say_so_on_other_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intervalq.cli._app._HAS_SIGNALS", False)
+    for place, words in (
+        ("run", ["run", "--", "echo", "{}"]),
+        ("lock", ["tasks", "lock", "a", "--", "true"]),
+    ):
+        refused = CliRunner().invoke(app, words)
+        assert refused.exit_code == 2
+        assert f"`{place}` needs the signals of Linux or macOS" in refused.output
+    overview = CliRunner().invoke(app, ["--help"])
+    assert overview.output.count("Needs Linux or macOS.") == 8
+    signalled = {
+        file.relative_to(COMMANDS).with_suffix("").as_posix().replace("/", ".")
+        for file in COMMANDS.rglob("*.py")
+        if re.search(r"\bresource\b|SIGHUP|live_table|open_signal_receiver", file.read_text())
+    }
+    parts = {
+        "_run.child",
+        "_run.parent",
+        "_tasks.guarded",
+        "_tasks.batch",
+        "_work.supervisor",
+        "_work.worker",
+        "_app",
+    }
+    assert signalled - parts <= {place.partition(":")[0] for place in _POSIX}
 
 
 @pytest.fixture(scope="module")

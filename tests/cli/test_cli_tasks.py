@@ -105,6 +105,8 @@ def test_lines_with_a_follow_up_are_one_batch(tasks: Callable[..., Any]) -> None
     (end,) = lines(tasks("list", "end", "--json"))
     assert ran.stdout == f"2 tasks inserted, and their follow-up {end['id']}\n"
     assert values(tasks, "t") == ["a b", ""]
+    part = lines(tasks("list", "t", "--json"))[0]
+    assert f"follow-up  {end['id']}\n" in tasks("show", part["id"]).stdout
 
 
 @pytest.mark.parametrize(

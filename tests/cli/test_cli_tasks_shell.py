@@ -78,10 +78,23 @@ def test_a_claimed_task_is_changed_and_stays_claimed(tasks: Run) -> None:
     assert more["claimed_until"] > claim["claimed_until"] + 200
     for stale in (("ack",), ("nak",), ("modify", "--claim")):  # which leave the claim alone
         assert "no longer held" in tasks(*stale, claim["claim"], code=1).stderr
-    more = one(tasks("modify", "--claim", more["claim"], "--note", "nearly"))
+    more = one(tasks("modify", "--claim", more["claim"], "--note", "nearly", "--checkpoint", "[3]"))
     assert (more["progress"], more["note"]) == (0.4, "nearly")
-    tasks("ack", more["claim"])
+    tasks("nak", more["claim"])
+    again = one(tasks("claim", "q"))
+    assert (again["attempt"], again["checkpoint"]) == (2, [3])
+    again = one(tasks("modify", "--claim", again["claim"], "--checkpoint", "null"))
+    assert again["checkpoint"] is None
+    tasks("ack", again["claim"])
     assert sizes(tasks) == {}
+
+
+def test_an_acknowledgement_has_the_result_of_a_kept_task(tasks: Run) -> None:
+    for kept in (("--keep", "1h"), ()):
+        tasks("insert", "q", "1", *kept)
+        tasks("ack", one(tasks("claim", "q"))["claim"], "--result", '{"pages": 4}')
+    shown = one(tasks("list", "--done", "--json"))
+    assert (shown["result"], shown["until"] - shown["ended"]) == ({"pages": 4}, 3600)
 
 
 def test_a_claim_that_nobody_settles_ends(tasks: Run) -> None:
@@ -127,7 +140,9 @@ async def test_tasks_are_changed_by_their_ids(intervalq: CommandLine, tasks: Run
         (("modify", "a", "--claim", "b"), "give the ID of a task, or --claim"),
         (("modify", "a", "--for", "1m"), "--for can't be given with ID"),
         (("modify", "--claim", "b", "--to", "r"), "--to can't be given with --claim"),
-        (("modify", "a", "--value", "{"), "is not JSON"),
+        (("modify", "a", "--value", "{"), "--value '{' is not JSON"),
+        (("modify", "a", "--checkpoint", "1"), "--checkpoint can't be given with ID"),
+        (("ack", f"1:{'0' * 36}:a", "--result", "{"), "--result '{' is not JSON"),
         (("claim", "q", "--for", "1ms"), "for"),
         (("claim", "q", "--wait", "soon"), "wait"),
         (("claim",), "Missing argument"),

@@ -13,7 +13,7 @@ from intervalq.errors import StoreUnavailable
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import SECOND, Change, Delete, Modify, Select, Work
 from intervalq_stores.nats._task import claims as nats_task_claims
-from intervalq_stores.nats._task import held as nats_task_held
+from intervalq_stores.nats._task import delivery as nats_task_delivery
 from intervalq_stores.nats._task import pull as nats_task_pull
 from intervalq_stores.nats._task.commit import outdated
 from intervalq_stores.nats._task.holdings import Holdings
@@ -93,7 +93,7 @@ async def test_a_claim_of_the_last_moments_is_given_up_however_long_it_was_waite
     """A server that was killed may have forgotten the claim."""
     waited = 100 * SECOND
     monkeypatch.setattr(nats_task_pull, "stopwatch", lambda: stopwatch() - waited)
-    monkeypatch.setattr(nats_task_held, "_FORGOTTEN", waited // 2)
+    monkeypatch.setattr(nats_task_delivery, "_FORGOTTEN", waited // 2)
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store:
         session = await begun(store, 3600 * SECOND)

@@ -11,7 +11,7 @@ import pytest
 
 from intervalq.tasks.rules import SECOND, Beat
 from intervalq_stores.nats import _batch as batch
-from intervalq_stores.nats._task import held as nats_task_held
+from intervalq_stores.nats._task import delivery as nats_task_delivery
 from intervalq_stores.nats._task.commit import leftover, outdated
 from intervalq_stores.nats._task.message import subject_of
 from intervalq_stores.nats.tasks import NATSTaskStore
@@ -58,7 +58,7 @@ async def test_a_server_that_was_killed_may_hand_out_a_second_earlier(
     own_nats: Callable[..., Server], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files have only the second of each delivery; a renewal corrects that."""
-    monkeypatch.setattr(nats_task_held, "_FORGOTTEN", 0)
+    monkeypatch.setattr(nats_task_delivery, "_FORGOTTEN", 0)
     server = own_nats()
     async with aclosing(NATSTaskStore(server.url)) as store:
         mine = await begun(store)

@@ -19,7 +19,7 @@ from intervalq.tasks.rules import Change, Delete, Row
 from intervalq_stores.nats._connection import Connection, NobodyThereError
 from intervalq_stores.nats._names import encoded
 from intervalq_stores.nats._task import holdings, settle
-from intervalq_stores.nats._task.held import Held
+from intervalq_stores.nats._task.delivery import Delivery
 from intervalq_stores.nats._task.message import PREFIX, STREAM, matches
 from intervalq_stores.nats._task.stream import Stream
 from intervalq_stores.nats.tasks import NATSTaskStore
@@ -264,12 +264,12 @@ async def test_what_is_done_in_a_call_that_fails_for_others_is_told_as_done(
     theirs._revocations._since = None  # as for a client that may not subscribe to removals
     real, fails = settle.move, [True]
 
-    async def move(stream: Stream, held: Held, part: Delete | Change, connection: Connection) -> bool:
-        if held.row.id == "c" and fails:
+    async def move(stream: Stream, delivery: Delivery, part: Delete | Change, connection: Connection) -> bool:
+        if delivery.row.id == "c" and fails:
             fails.clear()
             await anyio.sleep(0.2)
             raise StoreUnavailable(store.url, "no leader just now")
-        return await real(stream, held, part, connection)
+        return await real(stream, delivery, part, connection)
 
     monkeypatch.setattr(holdings, "move", move)
     with pytest.raises(StoreUnavailable):

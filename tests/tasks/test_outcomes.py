@@ -9,7 +9,13 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from intervalq.errors import InvalidInterval, InvalidOption, InvalidTask, UnsupportedOperation
+from intervalq.errors import (
+    DependencyError,
+    InvalidInterval,
+    InvalidOption,
+    InvalidTask,
+    UnsupportedOperation,
+)
 from intervalq.tasks import (
     Claim,
     FailedAttempt,
@@ -164,6 +170,32 @@ async def test_changes_are_made_and_leave_no_result(backend: str) -> None:
         assert (one.value, one.result, one.attempts) == (1, None, 1)
         assert one.started is not None
         assert one.ended - one.started == pytest.approx(5)
+
+
+@BACKENDS
+@in_virtual_time
+async def test_an_acknowledgement_may_say_the_result(backend: str) -> None:
+    async with handle(KeepingStore()) as tasks:
+
+        @tasks.worker("q", batch=10, keep="1h")
+        async def work(claims: list[Claim]) -> None:
+            for claim in claims[:2]:
+                await claim.ack(*[tasks.new("next", 0, keep="1h")] * claim.value, result=[claim.value])
+
+        parts = [tasks.new("q", n) for n in range(3)]
+        await tasks.modify(*parts, tasks.new("r", 3))
+        await tasks.run(until_empty=True)
+        assert [await tasks.result(part.id) for part in parts] == [[0], [1], None]
+        await (await tasks.claim("r")).ack(result="of a task that isn't kept")
+        await tasks.insert("r", 4, id="there")
+
+        claim = await tasks.claim("next")
+        with pytest.raises(InvalidTask, match="the result of a kept task must be JSON"):
+            await claim.ack(result={1})
+        with pytest.raises(DependencyError):
+            await claim.ack(tasks.new("next", 1, id="there"), result="an earlier one")
+        await claim.ack()
+        assert await tasks.result(claim.id) is None
 
 
 @BACKENDS

@@ -38,7 +38,7 @@ def every_option(function: F) -> F:
 
 
 def shows_once(every: float, *, once: bool) -> bool:
-    """Whether to show a table once: as was asked for, or because it can't be drawn again where it is shown.
+    """Whether to show a table only once: because that was asked for, or because the output can't be redrawn.
 
     Raises:
         InvalidOption: `every` is no number.
@@ -99,14 +99,14 @@ async def _interactive(store: str | None, name: str | None, every: float, logs: 
     try:
         await reader.look(name)  # what is wrong from the start is an error, as in other commands
         app = Top(reader, open_store(store).url, name=name, every=every)
-        await _until_signalled(app.run_async, app.exit)  # which leaves the terminal as it was
+        await _until_signalled(app.run_async, app.exit)  # restores the terminal
     finally:
         with anyio.CancelScope(shield=True):
             await reader.aclose()
 
 
 async def _until_signalled(action: Callable[[], Awaitable[object]], stop: Callable[[], object]) -> None:
-    """Do something until it ends; a signal stops it."""
+    """Run an action to its end; a signal stops it."""
     async with anyio.create_task_group() as group:
 
         async def listen() -> None:

@@ -11,7 +11,7 @@ from intervalq.spark._compat import OLDEST
 from intervalq.spark._runtime.java import find_java
 
 _NEEDS: Final = ("pyarrow", "pandas")
-"""Packages that it needs to move rows, and doesn't install by itself."""
+"""Packages that PySpark needs to move rows, but doesn't install."""
 
 
 def about_spark() -> dict[str, str] | None:

@@ -179,7 +179,7 @@ def run(
 
 
 def _lookahead(text: str | None) -> int | None:
-    """A number of tickets; 0 stands for all, None for a number that suits the pace."""
+    """A number of tickets; 0 means all, None a number that suits the pace."""
     if text is None:
         return None
     if text == "all":

@@ -21,7 +21,7 @@ from intervalq.cli._run.tally import Tally
 from intervalq.rules import Slot
 
 _AHEAD: Final = 64
-"""The most jobs that are read before a shard has room for them."""
+"""The maximum number of jobs that are read before a shard has room for them."""
 
 _MAX_UNWRITTEN: Final = 256
 """While there are more unwritten results than this, no job is begun."""

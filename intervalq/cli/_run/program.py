@@ -18,14 +18,14 @@ import anyio
 import anyio.to_thread
 
 MAX_OUTPUT: Final = 1 << 20
-"""The most bytes that are kept of each of a job's two outputs."""
+"""The maximum number of bytes that are kept of each of a job's two outputs."""
 
 NOT_FOUND: Final = 127
 NOT_STARTED: Final = 126
 """Exit codes for programs that can't be started, as in shells."""
 
 GRACE: Final = 2.0
-"""Seconds that programs have to end by themselves before they are killed."""
+"""Seconds that programs have to end after SIGTERM before they are killed."""
 
 _CHUNK: Final = 1 << 16
 

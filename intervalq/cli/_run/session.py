@@ -36,7 +36,8 @@ _COVER: Final = 0.5
 """Seconds of starts for which jobs wait in the shards: more than the round trips of a slow store."""
 
 _MIN_WAITING, _MAX_WAITING = 2, 16
-"""The least and most jobs that wait in one shard by default: few, so that all shards finish together."""
+"""The minimum and maximum number of jobs that wait in one shard by default: few, so that all finish
+together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ class Request:
 
 
 def run_session(request: Request) -> int:
-    """Run, and return the exit code.
+    """Run the request, and return the exit code.
 
     Raises:
         IntervalqError: nothing was started.

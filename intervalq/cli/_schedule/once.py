@@ -277,10 +277,10 @@ class _Once:
 
 
 def _nearest(plan: Plan, now: int) -> int:
-    """The occurrence that a host means that is started now: the last one, or one that comes very soon.
+    """The occurrence that a start at `now` stands for: the last one, or one that comes very soon.
 
     Raises:
-        InvalidOption: there is none near.
+        InvalidOption: there is no such occurrence.
     """
     last, coming = plan.latest(0, now, 1), plan.after(now)
     if coming is not None and coming - now <= min(_EARLY, (coming - last[-1]) // 2 if last else _EARLY):

@@ -23,7 +23,7 @@ from intervalq.tasks.rules import Change, Delete, Row
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MAX_SHOWN = 10
-"""The most unchanged tasks for which to print the reason."""
+"""The maximum number of unchanged tasks for which to print the reason."""
 
 
 def _chosen(function: F) -> F:

@@ -199,7 +199,7 @@ def queues(prefix: str, store: str | None, *, as_json_: bool) -> None:
 def show(id_: str, store: str | None, *, as_json_: bool) -> None:
     """Show one task: its state, attempts, progress, errors and value.
 
-    Of a kept task that has ended, its outcome is shown.
+    For a kept task that has ended, its outcome is shown.
     """
     found = on_tasks(store, lambda handle: _found(handle, id_))
     if as_json_:

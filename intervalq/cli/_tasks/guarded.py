@@ -1,4 +1,4 @@
-"""A command that doesn't outlive the process that has started it, however that one ends.
+"""A command that doesn't outlive the process that has started it, however that process ends.
 
 A process that is killed can't end what it has started. So a second process, the guard, starts the command
 and waits for its end; when the first process is gone, the guard ends the command. They talk over two pipes,

@@ -12,7 +12,7 @@ from intervalq._show import as_json, escaped
 from intervalq._spec import parse
 from intervalq.cli._app import Failed
 from intervalq.cli._options import examples
-from intervalq.cli._tasks import held
+from intervalq.cli._tasks import shell_claims
 from intervalq.cli._tasks.command import on_tasks, tasks_store_option
 from intervalq.cli._tasks.show import fields
 from intervalq.errors import DependencyError, InvalidOption, InvalidTask, short
@@ -21,7 +21,7 @@ from intervalq.tasks._claim import progress as _progress
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.endings import dead
 from intervalq.tasks._worker.workers import names_of
-from intervalq.tasks.rules import Change, Delete, Modify, Row
+from intervalq.tasks.rules import Change, Delete, Kept, Modify, Row
 
 _LEASE: Final = "5m"
 
@@ -51,22 +51,25 @@ def claim(queues: tuple[str, ...], lease: str, wait: str, store: str | None) -> 
     """
     micros, seconds = _lease(lease), parse.duration(wait, what="wait") / 1e6
     names = names_of(queues)
-    row = on_tasks(store, lambda handle: held.claim(handle, names, micros, seconds))
+    row = on_tasks(store, lambda handle: shell_claims.claim(handle, names, micros, seconds))
     if row is None:
         raise Failed(f"no task of {', '.join(names)} is ready")
-    click.echo(as_json(held.shown(row)))
+    click.echo(as_json(shell_claims.shown(row)))
 
 
-@click.command(epilog=examples('intervalq tasks ack "$claim"'))
+@click.command(epilog=examples("""intervalq tasks ack "$claim" --result '{"pages": 4}'"""))
 @click.argument("claim_", metavar="CLAIM")
+@click.option("--result", metavar="JSON", help="The result of the task, for its outcome if it is kept.")
 @tasks_store_option
-def ack(claim_: str, store: str | None) -> None:
+def ack(claim_: str, result: str | None, store: str | None) -> None:
     """Acknowledge a claimed task: it is done.
 
     The exit code is 1 if the claim is lost.
     """
-    mine = held.held(claim_)
-    on_tasks(store, lambda handle: held.settle(handle, mine, Delete(mine.id, mine.version)))
+    mine = shell_claims.parsed(claim_)
+    text = _encoded("--result", result)
+    end = Delete(mine.id, mine.version, None if text is None else Kept(0, text))  # as long as the task says
+    on_tasks(store, lambda handle: shell_claims.settle(handle, mine, end))
     click.echo(f"task {mine.id} is done")
 
 
@@ -81,7 +84,7 @@ def nak(claim_: str, delay: str, error: str, *, is_dead: bool, store: str | None
 
     The exit code is 1 if the claim is lost.
     """
-    mine, micros = held.held(claim_), parse.duration(delay, what="delay")
+    mine, micros = shell_claims.parsed(claim_), parse.duration(delay, what="delay")
 
     async def do(handle: Tasks) -> None:
         part = Change(mine.id, mine.version, delay=micros, error=_values.error_text(error) if error else None)
@@ -89,7 +92,7 @@ def nak(claim_: str, delay: str, error: str, *, is_dead: bool, store: str | None
             found = await handle.tasks(ids=[mine.id])
             for task in found:
                 part = replace(dead(task._row, error or "terminated", task.attempt), version=mine.version)
-        await held.settle(handle, mine, part)
+        await shell_claims.settle(handle, mine, part)
 
     on_tasks(store, do)
     click.echo(f"task {mine.id} is dead" if is_dead else f"task {mine.id} is tried again")
@@ -118,6 +121,7 @@ def nak(claim_: str, delay: str, error: str, *, is_dead: bool, store: str | None
     "--progress", type=float, metavar="0..1", help="With --claim: the fraction of the work that is done."
 )
 @click.option("--note", metavar="TEXT", help="With --claim: a note about the work.")
+@click.option("--checkpoint", metavar="JSON", help="With --claim: what the next attempt finds.")
 @tasks_store_option
 def modify(id_: str | None, claim_: str | None, store: str | None, **given: Any) -> None:
     """Change a task, and print it as JSON.
@@ -127,36 +131,44 @@ def modify(id_: str | None, claim_: str | None, store: str | None, **given: Any)
     """
     if (id_ is None) == (claim_ is None):
         raise InvalidOption("give the ID of a task, or --claim CLAIM")
-    names = ("queue", "delay", "priority", "reset", "force") if id_ is None else ("lease", "progress", "note")
+    reports = ("lease", "progress", "note", "checkpoint")
+    names = ("queue", "delay", "priority", "reset", "force") if id_ is None else reports
     wrong = [name for name in names if given[name] is not None and given[name] is not False]
     if wrong:
         option = {"queue": "--to", "lease": "--for"}.get(wrong[0], f"--{wrong[0]}")
         raise InvalidOption(f"{option} can't be given with {'--claim' if id_ is None else 'ID'}")
-    text = None if given["value"] is None else _values.encode(_parsed(given["value"]), _values.USUAL)
+    text = _encoded("--value", given["value"])
     if claim_ is not None:
-        mine = held.held(claim_)
+        mine = shell_claims.parsed(claim_)
         row = on_tasks(store, lambda handle: _held_changed(handle, mine, text, given))
-        click.echo(as_json(held.shown(row)))
+        click.echo(as_json(shell_claims.shown(row)))
     elif id_ is not None:
         row = on_tasks(store, lambda handle: _changed(handle, id_, text, given))
         click.echo(as_json(fields(Task(row))))
 
 
-def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON value
+def _encoded(option: str, text: str | None) -> str | None:
+    return None if text is None else _values.encode(_parsed(option, text))
+
+
+def _parsed(option: str, text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidTask(f"--value {short(text)} is not JSON ({error})") from None
+        raise InvalidTask(f"{option} {short(text)} is not JSON ({error})") from None
 
 
-async def _held_changed(handle: Tasks, mine: held.Held, text: str | None, given: dict[str, Any]) -> Row:
-    report = _progress.report(given["progress"], given["note"], ..., _values.USUAL)
+async def _held_changed(
+    handle: Tasks, mine: shell_claims.ShellClaim, text: str | None, given: dict[str, Any]
+) -> Row:
+    checkpoint = ... if given["checkpoint"] is None else _parsed("--checkpoint", given["checkpoint"])
+    report = _progress.report(given["progress"], given["note"], checkpoint, _values.USUAL)
     said = None
     if report is not None:
         said = next((report(task._row.progress) for task in await handle.tasks(ids=[mine.id])), None)
     lease = _lease(given["lease"] or _LEASE)
     part = Change(mine.id, mine.version, json=text, keep=True, lease=lease, progress=said)
-    return await held.renew(handle, mine, part)
+    return await shell_claims.renew(handle, mine, part)
 
 
 async def _changed(handle: Tasks, id_: str, text: str | None, given: dict[str, Any]) -> Row:

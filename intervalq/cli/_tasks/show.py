@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDEST: Final = 60
-"""The most characters of a value or an error in a table; `show` prints all of it."""
+"""The maximum number of characters of a value or an error in a table; `show` prints all of it."""
 
 
 def fields(task: Task) -> dict[str, Any]:
@@ -169,6 +169,8 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession]) -> list[tuple[str, 
         rows.append(("kept for", seconds(row.keep_for / 1e6)))
     if row.dedupe is not None:
         rows.append(("dedupe key", escaped(row.dedupe)))
+    if row.follow_up:
+        rows.append(("follow-up", escaped(row.follow_up)))
     if task.claimant is not None:
         until = "" if row.until is None else f", until {moment(row.until / 1e6)}"
         rows.append(("claimed by", f"{holder(task.claimant, sessions)}{until}"))

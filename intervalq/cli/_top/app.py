@@ -1,4 +1,4 @@
-"""The screen of `intervalq top`: a view each for queues, tasks, schedules and workers, made with Textual."""
+"""The screen of `intervalq top`, made with Textual: one view each of queues, tasks, schedules and workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from intervalq.errors import IntervalqError
 from intervalq.schedules import ScheduleInfo
 
 _LOW: Final = 16
-"""Lines of a screen below which the details have no room."""
+"""The height of a screen, in lines, below which there is no room for the details."""
 
 _LABEL: Final = 12
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -61,7 +61,7 @@ class Confirm(ModalScreen[bool]):
 
 
 class Top(App[None]):
-    """Reads what its present view shows, again and again. If the store is away, what was seen stays."""
+    """Reads what its present view shows, repeatedly. If the store is unreachable, the last reading stays."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -263,7 +263,7 @@ class Top(App[None]):
 
 
 def bars(points: Sequence[Point], width: int) -> str:
-    """Rates over time as a line of bars, the last one at the right; a full bar is what was possible."""
+    """Rates over time as a line of bars, the last one at the right; a full bar is the possible rate."""
     shown = points[-max(1, width) :]
     highest = max([point.reached for point in shown] + [point.possible or 0.0 for point in shown])
     if not highest:

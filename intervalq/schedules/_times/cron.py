@@ -25,7 +25,7 @@ _SHOWN: Final = 10
 
 
 def checked_cron(expression: object, zone: tzinfo) -> str:
-    """A cron expression with five fields, one space between them.
+    """Check a cron expression; returns its five fields with one space between them.
 
     Raises:
         InvalidOption: it is not one, or asks for what schedules don't do.
@@ -72,7 +72,7 @@ def next_fires(expression: str, instant: int, zone: tzinfo) -> int | None:
 
 
 def _without(parts: list[str], zone: tzinfo) -> str:
-    """What six fields might mean: those after the seconds, with the next times."""
+    """Advice about six fields: they may be seconds and a usual expression, whose next times are shown."""
     text = " ".join(parts[1:])
     _, wrong = _parser()
     try:

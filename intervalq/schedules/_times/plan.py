@@ -112,7 +112,7 @@ class Plan:
         return found
 
     def latest(self, after: int, until: int, most: int) -> list[int]:
-        """The last occurrences, at most so many, after one instant and up to another, in order."""
+        """The last `most` occurrences after one instant and up to another, in order."""
         least = width = most * self.interval or 2 * _MINUTE
         found: list[int] = []
         while True:
@@ -127,7 +127,7 @@ class Plan:
             until, width = begin, 2 * width
 
     def _between(self, after: int, until: int, most: int) -> list[int] | None:
-        """The occurrences after one instant and up to another; None: there are more than so many."""
+        """The occurrences after one instant and up to another; None: there are more than `most`."""
         found, at = list[int](), self.after(after)
         while at is not None and at <= until:
             if len(found) == most:

@@ -17,7 +17,7 @@ LONGEST: Final = 3_600 * SECOND
 """The longest claim, in microseconds."""
 
 _EXPIRY: Final = 2 * LONGEST
-"""A session outlives its claims: it is begun anew in time, so none of them can be lost."""
+"""A session outlives its claims: a new one is begun in time, so no claim can be lost."""
 _KNOWN: Final = 100_000
 
 

@@ -21,7 +21,7 @@ from intervalq.service._refusal import Refusal
 
 
 def handler(verbs: Verbs, access: Access | None) -> grpc.GenericRpcHandler:
-    """The handler of all methods, for a server of gRPC."""
+    """The handler of all methods, for a gRPC server."""
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         method.name: grpc.unary_unary_rpc_method_handler(
             measured(_answered(verbs, access, method.verb), f"{NAME}/{method.name}"),

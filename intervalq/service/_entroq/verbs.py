@@ -41,10 +41,10 @@ _WAITED: Final = 100
 """The most queues that a claim may wait for."""
 _MAX_ATTEMPT: Final = 1_000_000_000
 _TOLD: Final = 300
-"""The most characters of the text beside the details of an error, which name the tasks."""
+"""The maximum number of characters in the text of an error, whose details name the tasks."""
 _REMEMBERED: Final = 10_000
 _MAX_SHOWN: Final = 10_000
-"""The most tasks or queues in an answer, because it is one message."""
+"""The maximum number of tasks or queues in an answer, because it is one message."""
 
 
 class Verbs:
@@ -64,7 +64,7 @@ class Verbs:
     # --- claims --------------------------------------------------------------------------------------
 
     async def try_claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
-        """A task that is ready, claimed; an answer without a task: there is none."""
+        """Claim a task that is ready; the answer has no task if there is none."""
         claimant, queues, lease = await self._wanted(request, caller)
         row = (await self._claims.claim(claimant, queues, lease)).row
         return pb.ClaimResponse() if row is None else pb.ClaimResponse(task=task_of(row))

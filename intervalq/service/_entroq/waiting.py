@@ -26,7 +26,7 @@ log: Final = logging.getLogger("intervalq")
 _BEAT: Final = 5.0
 """Seconds between two heartbeats of the service's session, which claims nothing and is only woken."""
 _FEW: Final = 4
-"""Up to so many lines are looked at one by one; of more, the store is asked once which have tasks."""
+"""Up to this many lines are tried one by one; with more, the store is asked once which queues have tasks."""
 
 _MAX_WAITING: Final = 10_000
 
@@ -156,7 +156,7 @@ class Waiting:
                 self._news = anyio.Event()
             served, looked = False, True
             try:
-                # First idle, then a look: what comes in between wakes the session.
+                # The session becomes idle before the look, so a task that comes in between wakes it.
                 await self._idle()
                 due, self._due = {**self._due, **self._come()}, {}
                 sweeps, self._sweeps = self._sweeps or anyio.current_time() >= asks, False
@@ -230,7 +230,7 @@ class Waiting:
         return served
 
     async def _back(self, row: Row) -> None:
-        with suppress(IntervalqError):  # then it is free when the time of the claim is up
+        with suppress(IntervalqError):  # otherwise the task is free when its claim expires
             await self._give_back(row)
 
     async def _hear(self) -> None:

@@ -26,7 +26,7 @@ _OVER: Final = pb.RateLimitResponse.OVER_LIMIT
 
 
 def handler(limits: Sequence[Limit], access: Access | None) -> grpc.GenericRpcHandler:
-    """The handler of the service, for a server of gRPC."""
+    """The handler of the service, for a gRPC server."""
 
     async def answer(
         request: pb.RateLimitRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -77,7 +77,7 @@ _MAX_DESCRIPTORS: Final = 16
 async def _answer(wanted: Sequence[_Wanted]) -> pb.RateLimitResponse:
     """Wait for the slots of all descriptors together.
 
-    Of several, none is taken if one would come too late, as far as the quotes tell.
+    If there are several and, by the quotes, one would come too late, none is taken.
     """
     several = sum(queue is not None for _, queue, _ in wanted) > 1
     late = await _of_each(_quoted, wanted) if several else {}
@@ -95,7 +95,7 @@ async def _answer(wanted: Sequence[_Wanted]) -> pb.RateLimitResponse:
 async def _of_each(
     step: Callable[[float, IntervalQueue, int], Awaitable[float | None]], wanted: Sequence[_Wanted]
 ) -> dict[int, float]:
-    """Do a step for all descriptors that have a limit; returns for how long those that come too late wait."""
+    """Do a step for all descriptors that have a limit; returns the seconds until those that come too late."""
     late: dict[int, float] = {}
     errors: list[IntervalqError] = []
 
@@ -116,13 +116,13 @@ async def _of_each(
 
 
 async def _quoted(wait: float, queue: IntervalQueue, cost: int) -> float | None:
-    """In how many seconds a slot would come, if that is too late."""
+    """The seconds until a slot would come, if that is too late; otherwise None."""
     quoted = await queue.quote(cost)
     return quoted if quoted is not None and quoted > wait else None
 
 
 async def _taken(wait: float, queue: IntervalQueue, cost: int) -> float | None:
-    """Take a slot; or, if it would come too late, in how many seconds to ask again."""
+    """Take a slot; if it would come too late, return the seconds after which to ask again."""
     try:
         with waits("slot"):
             async with queue.try_slot(within=wait, cost=cost):

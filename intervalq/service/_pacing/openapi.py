@@ -36,7 +36,7 @@ _ANSWERS: Final = {"slot": _SLOT, "quote": _QUOTE, "configure": _STATE, "inspect
 
 
 class Described(Protocol):
-    """A route, as `over_http` has it."""
+    """What the document needs of a route of `over_http`."""
 
     @property
     def method(self) -> str:
@@ -45,17 +45,17 @@ class Described(Protocol):
 
     @property
     def path(self) -> str:
-        """With the name of the queue in braces."""
+        """The path, with the name of the queue in braces."""
         ...
 
     @property
     def do(self) -> Callable[..., Any]:
-        """What it does; its docstring says so."""
+        """The function, whose docstring describes the verb."""
         ...
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Those that a request may have."""
+        """The fields that a request may have."""
         ...
 
 

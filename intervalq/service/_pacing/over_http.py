@@ -25,7 +25,7 @@ class Verb(NamedTuple):
     path: str
     do: Callable[[Pacing, str, Fields, Caller], Awaitable[Done]]
     fields: tuple[str, ...]
-    """Those that a request may have."""
+    """The fields that a request may have."""
 
 
 _JOB: Final = ("key", "each", "cost")
@@ -71,7 +71,7 @@ async def _given(request: Request, verb: Verb) -> dict[str, Any]:
     """The fields of a request: those of the body, or of the query.
 
     Raises:
-        Refusal: they are none of the verb's.
+        Refusal: the verb has no such fields.
     """
     if verb.method != "GET":
         return fields_of(await body_of(request), verb.fields)

@@ -31,7 +31,7 @@ from intervalq.tasks.store import Waking as TasksWaking
 NAME: Final = "intervalq.v1.Store"
 
 MAX_LISTENING: Final = 64
-"""The most streams of wake-ups: a store may need a connection for each. Further clients poll."""
+"""The maximum number of streams of wake-ups: a store may need a connection for each. Further clients poll."""
 _PATIENCE: Final = 10.0
 """Seconds within which a client must take a wake-up."""
 
@@ -83,7 +83,7 @@ class Remote:
                 async with listening as woken:
                     late = await _pass_on(context, woken, over)
             if late is not None:
-                await late  # nothing can overtake it
+                await late  # no other message can overtake it
             if not self._closed:
                 await abort(
                     context, Refusal(Code.RESOURCE_EXHAUSTED, "others listen instead: poll meanwhile")
@@ -95,7 +95,7 @@ class Remote:
 async def _pass_on(
     context: grpc.aio.ServicerContext[Any, Any], woken: Callable[[], Awaitable[bytes]], over: asyncio.Event
 ) -> asyncio.Future[None] | None:
-    """Send wake-ups until it is over (None), or until the client doesn't take one, which is returned."""
+    """Send wake-ups until the stream is over (None), or the client doesn't take one, which is returned."""
     found: tuple[bytes] | None = (b"",)
     while found is not None:
         sent = asyncio.ensure_future(context.write(Wakeup(handed=found[0])))
@@ -112,7 +112,7 @@ async def _pass_on(
 
 
 def _verb_of(step: Step) -> str:
-    """The command of a step, if it begins as clients write it."""
+    """The verb of a step, with its command if that begins as clients write it."""
     command = step.command[len(_OP) : len(_OP) + 30].partition(b'"')[0].decode(errors="replace")
     is_known = step.command.startswith(_OP) and command in _COMMANDS and step.kind in Kind.values()
     return f"{NAME}/Apply {Kind.Name(step.kind).lower()} {command}" if is_known else f"{NAME}/Apply"
@@ -131,7 +131,7 @@ Woken = Callable[[], Awaitable[Any]]
 async def _listening(
     stores: Stores, subject: Subject, caller: Caller
 ) -> AbstractAsyncContextManager[Callable[[], Awaitable[bytes]]]:
-    """Listen in the store: the context gives a function that waits for what a wake-up hands over.
+    """Listen in the store: the context gives a function that waits for the content of the next wake-up.
 
     Raises:
         Refusal: the caller may not.
@@ -171,15 +171,15 @@ async def _shown(
 ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
     async with context as woken:
 
-        async def told() -> bytes:
+        async def content() -> bytes:
             handed = await woken()
             return b"" if handed is None or show is None else dumps(Worked, show(handed))
 
-        yield told
+        yield content
 
 
 async def _next(woken: Callable[[], Awaitable[bytes]], over: asyncio.Event) -> tuple[bytes] | None:
-    """What the next wake-up hands over; None: it is over."""
+    """The content of the next wake-up; None: the stream is over."""
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(woken()), asyncio.ensure_future(over.wait())]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

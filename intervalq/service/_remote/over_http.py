@@ -56,7 +56,7 @@ def _endpoint(stores: Stores, access: Access | None, verb: Verb) -> Callable[[Re
 
 
 async def _command(request: Request, verb: Verb) -> Any:  # noqa: ANN401 - of the verb
-    """What a client asks for.
+    """The command of a client's request.
 
     Raises:
         Refusal: it is malformed.

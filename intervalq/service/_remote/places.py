@@ -1,4 +1,4 @@
-"""Places for what may be had only so often at a time, shared fairly between callers."""
+"""A limited number of places, shared fairly between callers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from intervalq.service._refusal import Code, Refusal
 
 
 class Places:
-    """If all are taken, a caller gets one of whoever has the most, unless it would then have as many itself.
+    """If all are taken, a caller gets one of the caller with the most, unless it would then have as many.
 
-    So one caller, stopped or greedy, can't keep all others out.
+    So no single caller, stalled or greedy, can keep all others out.
     """
 
     def __init__(self, most: int) -> None:
@@ -21,7 +21,7 @@ class Places:
 
     @contextmanager
     def place(self, caller: str, end: Callable[[], None]) -> Iterator[None]:
-        """Have a place for a while. `end` is called if another caller gets it before.
+        """Have a place while the context is open. `end` is called if another caller gets it.
 
         Raises:
             Refusal: there is none.

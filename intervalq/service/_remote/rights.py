@@ -82,5 +82,5 @@ def lock(name: str) -> str:
 
 
 def session(id_: str) -> str:
-    """The name of a session of tasks, as rules have it: whoever began it has the right to `claim` in it."""
+    """The name of a session of tasks in access rules. Its beginner has the right to `claim` in it."""
     return f"session#{id_}"

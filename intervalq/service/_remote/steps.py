@@ -80,7 +80,7 @@ async def do(
 
 
 def other_version(version: int) -> str:
-    """Why a client isn't understood."""
+    """Why the commands of a client can't be read."""
     older = "client" if version < VERSION else "service"
     return (
         f"the client speaks version {version} of intervalq.v1's commands, and this service speaks {VERSION}: "
@@ -89,10 +89,10 @@ def other_version(version: int) -> str:
 
 
 def record_name(name: str) -> str:
-    """The name of a queue's record, unchanged.
+    """Check the name of a queue's record; returns it unchanged.
 
     Raises:
-        InvalidName: it is none.
+        InvalidName: no record can have it.
     """
     if not _RECORD.fullmatch(name):
         raise InvalidName(name)

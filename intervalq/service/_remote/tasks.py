@@ -39,7 +39,7 @@ from intervalq.tasks.store import MAX_ROWS, TaskStore
 
 _LOCKS: Final = waiters_of("")
 MAX_SHOWN: Final = 10_000
-"""The most tasks or outcomes in an answer, because it is one message."""
+"""The maximum number of tasks or outcomes in an answer, because it is one message."""
 
 
 class RemoteTasks:
@@ -48,10 +48,10 @@ class RemoteTasks:
     def __init__(self, store: TaskStore, caller: Caller) -> None:
         self._store, self._caller = store, caller
         self._own = caller.claimant("x").removesuffix("x")
-        """Begins the sessions of the caller in the store, so that nobody else can use them."""
+        """The prefix of the caller's sessions in the store, so that nobody else can use them."""
 
     async def apply(self, command: Command[Any], now: int | None) -> Any:  # noqa: ANN401 - that of the command
-        """Do a command, as far as the caller may.
+        """Do a command, within the caller's rights.
 
         Raises:
             Refusal: it may not do a part of it; nothing was done.
@@ -76,7 +76,7 @@ class RemoteTasks:
         return shown if limit is None else shown[:limit]
 
     async def listener(self, name: str) -> str:
-        """The name in the store of whoever listens for wake-ups: a session, or those who wait for a lock.
+        """The name of a listener for wake-ups in the store: a session, or the waiters for a lock.
 
         Raises:
             Refusal: the caller may not.
@@ -181,10 +181,10 @@ class RemoteTasks:
 
 
 def _check(command: Command[Any]) -> None:
-    """Refuse names that no task can have, and limits that no handle gives.
+    """Refuse names that no task can have, and limits that no handle sends.
 
     Raises:
-        InvalidName, InvalidTask: one is there.
+        InvalidName, InvalidTask: the command has one.
     """
     limit = command.limit if isinstance(command, Work | Select | Outcomes | Count) else None
     if limit is not None and not 0 <= limit <= (MAX_ROWS if isinstance(command, Work) else FOREVER):

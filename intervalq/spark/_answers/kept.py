@@ -1,6 +1,7 @@
-"""An answer as JSON and back, as the function gave it: a ledger keeps it whatever the schema says.
+"""Answers as JSON and back: a ledger keeps them as the function gave them, whatever the schema is.
 
-What JSON has is kept as it is. The rest is an object with one key that begins with `$`, which names the type.
+JSON's own types are kept as they are. Any other value becomes an object with one key, which begins with `$`
+and names the type.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _WRITERS: Final[list[tuple[type | tuple[type, ...], str, Callable[[Any], Any]]]]
 """Types that JSON doesn't have; a datetime is a date, too, so it comes first."""
 
 IN_FILE: Final = "$file"
-"""The key of an object that stands for an answer in a file, which it names."""
+"""The key of an object that stands for an answer in a file, and names that file."""
 
 _AS_THEY_ARE: Final = frozenset({str, int, bool, type(None)})
 
@@ -49,7 +50,7 @@ _MARKS: Final = {*_READERS, IN_FILE}
 
 
 def written_answer(value: object) -> Any:  # noqa: ANN401, PLR0911 - any JSON; one return for each kind
-    """The JSON value that stands for an answer.
+    """The JSON value that represents an answer.
 
     Raises:
         TypeError: it has a value of a type that can't be kept; the message names the type.
@@ -77,12 +78,12 @@ def written_answer(value: object) -> Any:  # noqa: ANN401, PLR0911 - any JSON; o
 
 
 def file_of(answer: Any) -> str | None:  # noqa: ANN401 - any JSON
-    """The name of the file that has a kept answer; None: it is no file that has it."""
+    """The name of the file that has a kept answer; None: the answer is not in a file."""
     return answer[IN_FILE] if isinstance(answer, dict) and answer.keys() == {IN_FILE} else None
 
 
 def is_missing(value: object) -> bool:
-    """Whether it is the date that stands for none in pandas (NaT), which is not equal to itself."""
+    """Whether a value is the missing date of pandas (NaT), which is not equal to itself."""
     return isinstance(value, dt.date) and value != value  # noqa: PLR0124 - that is how it is known
 
 
@@ -93,7 +94,7 @@ def of_numpy(value: object) -> object:
 
 
 def read_answer(value: Any) -> Any:  # noqa: ANN401 - any JSON, any answer
-    """The answer that a JSON value stands for."""
+    """The answer that a JSON value represents."""
     if isinstance(value, list):
         return [read_answer(item) for item in value]
     if not isinstance(value, dict):
@@ -106,7 +107,7 @@ def read_answer(value: Any) -> Any:  # noqa: ANN401 - any JSON, any answer
 
 
 def _written_scalar(value: str | float | bool | None) -> Any:  # noqa: ANN401 - any JSON
-    """A value that JSON has; those of derived classes, such as members of an enumeration, as their values."""
+    """A value of JSON's own types; of a derived class, such as an enumeration, its plain value."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, str):
@@ -115,7 +116,7 @@ def _written_scalar(value: str | float | bool | None) -> Any:  # noqa: ANN401 - 
 
 
 def _written_map(value: Mapping[Any, Any]) -> dict[str, Any]:
-    is_marked = len(value) == 1 and next(iter(value)) in _MARKS  # it would be read as something else
+    is_marked = len(value) == 1 and next(iter(value)) in _MARKS  # it would be read as another type
     if not is_marked and all(type(key) is str for key in value):
         return {key: written_answer(item) for key, item in value.items()}
     return {"$map": [[written_answer(key), written_answer(item)] for key, item in value.items()]}

@@ -41,7 +41,7 @@ class Caller:
         )
 
     def cost(self, row: dict[str, Any], queue: IntervalQueue | None) -> Cost:
-        """What a row's call takes. Raises what the user's function raises, or if that is never allowed."""
+        """What a row's call takes. Raises the user's errors, or that of a cost that is too high."""
         cost = self._cost
         if not callable(cost):
             return cost  # checked on the driver

@@ -46,7 +46,7 @@ _LOOK_AGAIN: Final = (0.05, 1.0)
 """Seconds between two checks for rows that others call: the first, doubled up to the second."""
 
 _MAX_AT_ONCE: Final = 1 << 22
-"""The most characters of results in one command: large ones must not block the store for others."""
+"""The maximum number of characters of results in one command, which must not block the store for others."""
 
 
 PARTING: Final = 10.0

@@ -104,7 +104,7 @@ def seen(queue: IntervalQueue) -> QueueState:
 _NOTHING: Final = frozenset(
     {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"}
 )
-"""How Spark and Delta call it that there is nothing at a place."""
+"""The names of the errors of Spark and Delta if there is nothing at a place."""
 
 
 def remaining(df: DataFrame, place: str, key: str, *, format: str = "parquet") -> DataFrame:  # noqa: A002 - as in Spark
@@ -150,8 +150,7 @@ def cancel(run: str, *, store: IntervalQueue | str | None = None) -> None:
     Its tasks learn of it within about two seconds. They fail with `RunCancelled` together, once no call of
     the run is in flight, or after about twice `drain`, because Spark stops all tasks as soon as one has
     failed. Ended rows are kept in the ledger, and `intervalq ledger uncancel RUN` lets the run go on. (A run
-    without a ledger has
-    no name: pause its queue instead.)
+    without a ledger has no name: pause its queue instead.)
 
     Args:
         run: as given to `paced`.

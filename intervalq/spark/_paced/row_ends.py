@@ -1,4 +1,4 @@
-"""The texts that a ledger keeps of rows' ends: answers as functions gave them, errors, and log entries."""
+"""The texts that a ledger keeps of how rows ended: answers as functions gave them, errors, log entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from intervalq.spark._paced.trial import UNFIT
 _WRITER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 Kept: TypeAlias = dict[str, Any]
-"""An answer as it is kept; empty if a call failed."""
+"""An answer in its stored form; empty if the call failed."""
 
 
 class End(NamedTuple):
@@ -80,7 +80,7 @@ class Ends:
         return text
 
     def _text(self, kept: Kept, stamp: Stamp, error: str | None) -> str:
-        """The JSON of an object with these parts, which is written once a row, and so piece by piece."""
+        """The JSON of an object with these parts, composed by hand for speed: there is one for each row."""
         answer = f'"answer":{_json(kept["answer"])},{self._fixed}' if kept else ""
         ticket, due, started, ended, host, pid, attempt, calls = stamp
         log = f"{ticket},{due!r},{started!r},{ended!r},{_json(host)},{pid},{attempt},{calls}"
@@ -97,7 +97,7 @@ class Ends:
                 "it instead, or use ledger=None",
             )
         try:
-            with CancelScope(shield=True):  # the end of `drain` cuts calls, not answers that have come
+            with CancelScope(shield=True):  # the end of `drain` cuts off calls, but not answers
                 text = encoded(self._job.codec, _json(answer))
                 name = await to_thread.run_sync(self._large.write, key, text)
         except OSError as error:

@@ -125,7 +125,7 @@ def _maker(
 
 
 def schema_hash(given: StructType) -> str:
-    """A short text that is the same for the same columns, by which a ledger knows the schema of an answer."""
+    """A fingerprint of columns, by which a ledger recognizes the schema of an answer."""
     return hashlib.sha256(given.json().encode()).hexdigest()[:12]
 
 
@@ -244,7 +244,7 @@ def _ledger_url(ledger: str | None, queue: IntervalQueue | None) -> str | None:
 
 def _check_holds_ledgers(url: str | None) -> None:
     try:
-        with suppress(MissingExtra, StoreError):  # the executors need what the driver may do without
+        with suppress(MissingExtra, StoreError):  # the driver may lack what only executors need
             open_ledger_store(url)
     except UnknownStore as unknown:
         raise InvalidOption(

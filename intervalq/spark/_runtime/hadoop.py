@@ -1,4 +1,4 @@
-"""Hadoop's file systems, which a session has in its Java: those that also read and write its tables."""
+"""Hadoop's file systems in the Java of a session, which also read and write its tables."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _called(call: Callable[[], R]) -> R:
     """Call Java.
 
     Raises:
-        FileNotFoundError, OSError: as Java says it.
+        FileNotFoundError, OSError: Java has raised the corresponding exception.
     """
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # noqa: PLC0415 - an extra
 

@@ -65,7 +65,7 @@ class TaskStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"task": BACKGROUND.call(self.buffer.head).committed}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: ANN401, N802 - as Spark calls it
-        """The most tasks in a batch."""
+        """The maximum number of tasks in a batch."""
         return ReadMaxRows(self.options.max_tasks)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as Spark calls it

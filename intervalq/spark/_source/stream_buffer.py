@@ -78,7 +78,7 @@ class StreamBuffer:
         self._queue = f"{BUFFERS}{options.stream}"
 
     async def head(self) -> Head:
-        """The progress of the stream, whoever reads it."""
+        """The progress of the stream, for all of its readers."""
         return (await patiently(self._find)).head
 
     async def fill(self, begun: int, upto: int, wait: float = 0) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import anyio
 
-from intervalq.tasks._claim.values import error_text
+from intervalq.tasks._claim.values import Form, encode, error_text
 from intervalq.tasks._spec.outcome import dead_queue
 from intervalq.tasks.rules import Change, Kept, Row
 
@@ -33,17 +33,26 @@ def dead(row: Row, error: object, attempt: int) -> Change:
     )
 
 
+def written(result: object, form: Form) -> str:
+    """The result of a kept task as its outcome has it; empty: there is none.
+
+    Raises:
+        InvalidTask: it isn't JSON, or too large.
+    """
+    return "" if result is None else encode(result, form, "the result of a kept task")
+
+
 def kept(keep_for: int, since: float | None, result: str = "", now: float | None = None) -> Kept:
-    """What the outcome of a task that ends now says.
+    """The content of the outcome of a task that ends now.
 
     Args:
         keep_for: how long it is kept, in microseconds.
-        since: since when the work has been going on, on the session's clock; None: unknown.
+        since: when the work began, on the session's clock; None: unknown.
         result: of its function, as JSON text; empty: none.
         now: the session's clock; None: it is read.
     """
     if since is None:
         return Kept(keep_for, result)
     took = (anyio.current_time() if now is None else now) - since
-    # In half of the time of Kept(...).
+    # This takes half of the time of Kept(...).
     return tuple.__new__(Kept, (keep_for, result, int(took * 1e6) or 1))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
 from types import EllipsisType
@@ -15,7 +15,7 @@ from intervalq._spec import codec, parse
 from intervalq.errors import ClaimLost, InvalidOption, plain
 from intervalq.tasks._claim import progress as _progress
 from intervalq.tasks._claim import values as _values
-from intervalq.tasks._claim.endings import dead, kept, snoozed, unused
+from intervalq.tasks._claim.endings import dead, kept, snoozed, unused, written
 from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Kept, Row
 from intervalq.tasks.store import Isolation
@@ -143,8 +143,6 @@ class Task(Generic[V_co]):
         """The session that has claimed it; None: nobody."""
         return self._row.session
 
-    # --- changes for `Tasks.modify` -----------------------------------------------------------------
-
     def change(
         self,
         value: object = ...,
@@ -247,7 +245,8 @@ class Claim(Task[V_co]):
     """
 
     __slots__ = (
-        "_arrived", "_began", "_keep_for", "_lease", "_on_lost", "_session", "_since", "_slot", "open",
+        "_arrived", "_began", "_keep_for", "_lease", "_on_lost", "_result", "_session", "_since", "_slot",
+        "open",
     )  # fmt: skip
 
     _range: Any = None
@@ -272,6 +271,7 @@ class Claim(Task[V_co]):
         """Ends the work on the task when the claim is lost."""
 
     _slot: Slot | None  # set when a paced task begins
+    _result: str  # set when a kept task is acknowledged: the result as JSON text; empty: none
     _arrived: float  # when a worker got it, on the session's clock
 
     @property
@@ -284,17 +284,22 @@ class Claim(Task[V_co]):
         """How many times a worker began with it, including this time; the first attempt is 1."""
         return self._row.attempt + (self._began and not self._row.begun)
 
-    async def ack(self, *changes: Insert | Change | Delete | Depend) -> None:
+    async def ack(self, *changes: Insert | Change | Delete | Depend, result: object = None) -> None:
         """Acknowledge the task: remove it, and make the other changes in the same step, all or nothing.
 
         One of the changes may concern this task itself; then it is changed instead of removed. With
         `ack(claim.change(queue="next"))` it moves on to another queue, where its attempts are counted anew
         and its error is cleared, unless the change sets them or the queue is a dead-letter queue.
 
+        `result` is any JSON value, for the outcome of a kept task; that of other tasks is dropped.
+
         Raises:
             ClaimLost: it is no longer claimed by this session.
-            DependencyError, InboxFull: the other changes can't be made; the task is still claimed.
+            DependencyError, InboxFull, InvalidTask: the changes can't be made, or the result can't be kept;
+                the task is still claimed.
         """
+        if self._keep_for:
+            self._result = written(result, self._form)
         if changes:
             await self._session.ack_with(self, changes)
         else:
@@ -361,8 +366,7 @@ class Claim(Task[V_co]):
             micros = self._lease
         await self._session.renew(self, micros, report)
 
-    @asynccontextmanager
-    async def commit(self, isolation: Isolation = "read committed") -> AsyncIterator[Any]:
+    def commit(self, isolation: Isolation = "read committed") -> AbstractAsyncContextManager[Any]:
         """Write results in a transaction of the store's database; at its end the task is removed.
 
         The context gives psycopg's AsyncConnection (Postgres) or sqlite3's Connection (SQLite). The results
@@ -375,8 +379,7 @@ class Claim(Task[V_co]):
                 In a worker, the function is run again, up to five times.
             UnsupportedOperation: the store has no transactions for its users.
         """
-        async with self._session.commit((self,), isolation) as connection:
-            yield connection
+        return self._session.commit((self,), isolation)
 
     def _done(self) -> Delete:
         """The acknowledgement of the task."""
@@ -384,7 +387,7 @@ class Claim(Task[V_co]):
 
     def _kept(self) -> Kept | None:
         """What the task's outcome says if it ends now; None: it has none."""
-        return kept(self._keep_for, self._since) if self._keep_for else None
+        return kept(self._keep_for, self._since, getattr(self, "_result", "")) if self._keep_for else None
 
     def _lost(self) -> ClaimLost:
         """The error of a lost claim."""

@@ -103,7 +103,7 @@ class Form(NamedTuple):
     """How the values of a handle's tasks are written."""
 
     most: int = MAX_BYTES
-    """The most bytes of a value in the store."""
+    """The maximum size of a value in the store, in bytes."""
     codec: Codec | None = None
 
 

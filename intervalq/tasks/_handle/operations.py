@@ -19,7 +19,7 @@ _USUAL_LIMIT: Final = 100
 
 
 class Operations(Workers):
-    """What operators do with tasks, whoever has claimed them."""
+    """What operators do with tasks, whether or not these are claimed."""
 
     async def tasks(
         self,

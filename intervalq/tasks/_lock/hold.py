@@ -27,7 +27,7 @@ _PAUSE: Final = 0.02
 """The part of the expiry between two attempts to refresh a lock while the store is away."""
 
 _FAREWELL: Final = 5.0
-"""Seconds that the release may take; otherwise the lock expires by itself."""
+"""Seconds that the release may take; after that, the lock is left to expire."""
 
 
 @asynccontextmanager

@@ -136,7 +136,7 @@ async def put(home: Home, new: Stored) -> None:
 
 
 async def _change(home: Home, name: str, change: Callable[[Row], Modify]) -> None:
-    """Change a schedule, as often as its step is taken meanwhile."""
+    """Change a schedule, again whenever its step was taken meanwhile."""
     store = home._here()
     for _ in range(_TRIES):
         try:
@@ -152,7 +152,7 @@ async def _change(home: Home, name: str, change: Callable[[Row], Modify]) -> Non
 
 
 def _seen(row: Row) -> Modify:
-    """No change, if the row still is as it was read: on NATS, whoever has claimed it may read an old one."""
+    """A condition: the row is still as it was read. On NATS, its claimant may read an old one."""
     return Modify(depends=(Depend(row.id, row.version),))
 
 

@@ -1,4 +1,4 @@
-"""Keeps the durable schedules of a store going, in every process that runs workers: whoever claims a row."""
+"""Keeps the durable schedules of a store going: each process with workers claims rows and takes steps."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ _BYTES: Final = 1 << 20
 """How many bytes the tasks that one schedule makes up for in a step take, roughly."""
 
 _UNABLE: Final = 10 * SECOND
-"""For how long a schedule rests that this process can't read, or has no right to; others may be able to."""
+"""For how long a schedule rests that this process can't read or has no right to; other processes may be able
+to."""
 
 _NO_VERSION: Final = -1
-"""No row has it, so a change of it needs the rights of one, and changes nothing."""
+"""A version that no row has: a change at this version requires the rights for a change, but changes
+nothing."""
 
 
 class Keeper:
@@ -52,7 +54,7 @@ class Keeper:
         self._told: set[tuple[str, str]] = set()
 
     def look(self) -> None:
-        """Look now: there may be a schedule."""
+        """Look now, because there may be a schedule."""
         self._looks.set()
 
     async def run(self, failed: Callable[[BaseException], None]) -> None:
@@ -84,16 +86,16 @@ class Keeper:
         try:
             if not await store.apply(Count(names=(QUEUE,))):
                 return False
-            if not isinstance(store, Pulling):  # refused together with the workers' claims, it would end them
+            if not isinstance(store, Pulling):  # a refusal together with the workers' claims would end them
                 some = await store.apply(Select(queue=QUEUE, limit=1, values=False))
                 nothing = tuple(Change(row.id, _NO_VERSION) for row in some)
                 await store.apply(Work(await self._session.ready(), nothing, queues=(QUEUE,)))
-        except StoreUnavailable:  # the workers of this process say so
+        except StoreUnavailable:  # the workers of this process report it
             return False
         return True
 
     async def _chunk(self, claims: list[Claim]) -> None:
-        """Take the steps of several schedules in one; or each by itself, if some of them may not be taken."""
+        """Take the steps of several schedules in one call; or each separately, if some are refused."""
         parts = await self._parts(claims)
         try:
             await ack_with(self._session, claims, parts)
@@ -141,7 +143,7 @@ class Keeper:
         )
 
     def _tell(self, row: Row, error: Exception) -> None:
-        """Say once that a schedule can't be read here; or that none may be kept going for the same reason."""
+        """Report once that a schedule can't be read here, or that this process has no right to schedules."""
         what = ("", str(error)) if isinstance(error, Unauthorized) else (row.id, str(error))
         if what not in self._told:
             self._told.add(what)

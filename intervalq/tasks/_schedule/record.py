@@ -13,7 +13,7 @@ from intervalq.schedules._times.zone import local
 from intervalq.tasks.rules import Insert, Row
 
 QUEUE: Final = "intervalq:schedules"
-"""The queue of the rows. Whoever claims a row takes its step."""
+"""The queue of the rows. The process that claims a row takes its step."""
 
 CHANGED: Final = -1
 """See `Stored.through`."""

@@ -23,7 +23,7 @@ class Step(NamedTuple):
     """When the next step is due."""
     inserts: tuple[Insert, ...]
     left_out: int
-    """How many occurrences were too late to be inserted; a thousand stands for more."""
+    """How many occurrences were too late to be inserted; a thousand means a thousand or more."""
 
 
 def step(before: Stored, through: int, now: int, most: int) -> Step:

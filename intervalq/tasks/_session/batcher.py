@@ -43,7 +43,7 @@ class Batcher:
         self.session = ""
         """The id of the session; empty: it has not begun."""
         self.claims: dict[str, Claim] = {}
-        """Claims that are not known to be settled, but for those in ranges."""
+        """Claims that are not known to be settled, except those in ranges."""
         self.hears = False
         """Whether the store sends wake-ups."""
         self.busy = 0
@@ -267,7 +267,7 @@ class Batcher:
             self._lapsed()
 
     def hand(self, worked: Worked) -> None:
-        """Take over what the store has claimed on behalf of this session, or has to tell of its claims."""
+        """Take over what the store has claimed for this session, or has to report about its claims."""
         self.cancelled.learn(worked.cancelled)
         worked = replace(worked, claimed=tuple(self._handed.news(worked.claimed, self.claims)))
         for claim in self._taken(worked, begun=False):
@@ -356,7 +356,7 @@ class Batcher:
         await self._outage.pause()
 
     def fail(self, error: IntervalqError, batch: Sequence[Settle] = ()) -> None:
-        """Raise the error in everybody who waits; other settlements are sent again with the next call."""
+        """Raise the error in all waiting callers; other settlements are sent again with the next call."""
         for settle in [*batch, *self._settles.take_all()]:
             if settle.waker is None and isinstance(error, StoreUnavailable):
                 self._settles.add(settle, self._now)

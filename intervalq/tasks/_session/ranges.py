@@ -35,7 +35,7 @@ class OpenRange:
         self._failed.append(Failed(claim._number, _again(claim._row, change)))
 
     def settled(self, count: int, now: Callable[[], float]) -> bool:
-        """Note that so many tasks are settled; returns whether the last one was among them."""
+        """Note that this many tasks are settled; returns whether the last one was among them."""
         if not self.is_new:
             self.is_new, self.since = True, now()
         self._open -= count

@@ -51,7 +51,7 @@ from intervalq.tasks.store import Forgetting, Guarding, Isolation, Pulling, Task
 log: Final = logging.getLogger("intervalq")
 
 _FAREWELL: Final = 5.0
-"""Seconds that the end of a session may take; otherwise it expires by itself."""
+"""Seconds that the end of a session may take; after that, the session is left to expire."""
 
 _LAST_MOMENT: Final = 1.0
 """Seconds that a caller whose time is up waits for the answer of a call in flight."""

@@ -140,7 +140,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Cancel(Command[Cancelled]):
-    """Cancel tasks, whoever has claimed them: none of them is committed any more.
+    """Cancel tasks, claimed or not: none of them is committed any more.
 
     Those that nobody has claimed are removed, and so are those whose claims have a lease, which says how long
     the claimant may be silent. Others keep their claims, and so their keys, until their sessions have ended
@@ -210,7 +210,7 @@ class Work(Command[Worked]):
     finished: tuple[Finished, ...] = ()
     queues: tuple[str, ...] = ()
     limit: int = 0
-    """The most tasks to claim, from all queues together."""
+    """The maximum number of tasks to claim, from all queues together."""
     lease: int | None = None
     """Claims expire by themselves after this many microseconds; None: with the session.
 

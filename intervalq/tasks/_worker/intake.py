@@ -112,7 +112,7 @@ class Intake:
             self._is_careful = bool(self.suspects)
             self._proven = self._counts["done"] if self._is_careful else self._proven
             if self.job.within and self._batcher.hears:
-                self.due = 0.0  # the store tells of further tasks only after an answer without any
+                self.due = 0.0  # the store reports further tasks only after an answer without any
         self.wake(len(claims))
         return back
 

@@ -13,6 +13,7 @@ from intervalq._observe.telemetry import traced
 from intervalq._queue.slot import Slot
 from intervalq._timing.backends import loop_clock, wakers
 from intervalq.errors import ClaimLost, TransactionConflict
+from intervalq.tasks._claim.endings import written
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._session.session import WorkSession
 from intervalq.tasks._worker.calls import Calls, NoSlotError
@@ -124,7 +125,7 @@ class OneByOne:
             except TransactionConflict:
                 result = await self._calls.again(claim)
             if claim.open and (result is None or not has_changes(result)):
-                self._batcher.done(claim, "" if result is None else self._outcomes.result(claim, result))
+                self._batcher.done(claim, written(result, claim._form) if claim._keep_for else "")
                 self._counts["done"] += 1
             else:
                 await self._outcomes.returned(claim, result)

@@ -17,7 +17,6 @@ from intervalq._timing.backoff import backoff
 from intervalq.errors import ClaimLost, DependencyError, plain
 from intervalq.tasks._claim.endings import snoozed, unused
 from intervalq.tasks._claim.task import Claim
-from intervalq.tasks._claim.values import encode
 from intervalq.tasks._session.batcher import Batcher
 from intervalq.tasks._session.settlement import Settle
 from intervalq.tasks._worker.job import Job, changes_of, has_changes
@@ -56,16 +55,6 @@ class Outcomes:
         )
         self._batcher.settle(Settle(claim, replace(too_often, kept=claim._kept())))
         return True
-
-    def result(self, claim: Claim, result: Any) -> str:  # noqa: ANN401 - any JSON value
-        """A function's result as its task's outcome keeps it; empty: the task leaves none.
-
-        Raises:
-            InvalidTask: it isn't JSON, or too large. The attempt has failed.
-        """
-        if not claim._keep_for:
-            return ""
-        return encode(result, claim._form, "the result of a kept task")
 
     async def returned(self, claim: Claim, result: Any) -> None:  # noqa: ANN401 - checked by `changes_of`
         """Settle a claim by its function's result.

@@ -163,7 +163,7 @@ class RangingTaskSuite(TaskSuiteBase):
     async def test_a_claim_with_a_lease_gets_plain_tasks_as_ordinary_ones(
         self, store: TaskStore, ranging: Ranging, names: Names
     ) -> None:
-        """It ends by itself, although its session lives on, also if nobody has got the answer."""
+        """It expires although its session lives on, even if nobody has received the answer."""
         queue, session = names.queue(), await names.begun(store, expiry=3600 * SECOND)
         await ranging.put(queue, [str(number) for number in range(5)])
         worked = await store.apply(Work(session, queues=(queue,), limit=3, lease=1, begins=2))

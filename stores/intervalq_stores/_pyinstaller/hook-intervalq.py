@@ -1,4 +1,4 @@
-"""What PyInstaller does not find by itself and has to pack: all stores, with their SQL and Lua."""
+"""What PyInstaller has to pack but doesn't find: all stores, with their SQL and Lua."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ class MemoryOutcomes:
         self._first = FOREVER
         """The least `until` of all."""
         self._places: dict[str, tuple[int, ...]] = {}
-        """Where those of a task are."""
-        self._placed = 0  # how many of the rows are in there: nobody pays for it who never asks by id
+        """The positions in `_rows` of a task's outcomes."""
+        self._placed = 0  # how many rows are in `_places`, which costs nothing until somebody asks by id
 
     def put(self, outcome: OutcomeRow) -> None:
         """Add an outcome."""

@@ -332,7 +332,7 @@ class NATSStore:
     def _keep(self, known: Known, own: Appended, *, now: bool = False) -> None:
         """Write a checkpoint in the background if our own entry's number is due for one, or with `now`.
 
-        `now` is for a record that was created anew: older entries may be removed at this moment.
+        `now` is for a record that was created again: older entries may be removed at this moment.
         """
         if now or entries(own.value) % _CHECKPOINT == 0:
             self._later(lambda: self._checkpoint(known, own))

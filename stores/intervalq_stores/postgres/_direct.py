@@ -1,4 +1,4 @@
-"""Direct connections to the server, one per session: they get wake-ups, and their locks show who is alive."""
+"""Direct connections to the server: they get wake-ups, and their locks show which sessions are alive."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ async def _rows(connection: Connection, asked: Asked) -> Lines:
 
 
 def _check_transaction(connection: Connection, url: str) -> None:
-    """Check that the user has not ended it; otherwise each later statement would be committed by itself."""
+    """Check that the user has not ended it; otherwise each later statement would be committed separately."""
     if not connection.pgconn.transaction_status:  # idle
         raise StoreError(
             url,

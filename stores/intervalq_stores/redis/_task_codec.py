@@ -181,7 +181,7 @@ _ASK: Final[dict[type, tuple[str, Callable[[Any], Arguments]]]] = {
 
 
 def answered(command: Command[Any], reply: list[Any]) -> Any:  # noqa: ANN401 - that of the command
-    """The answer that the script's numbers and texts stand for.
+    """The answer in the script's numbers and texts.
 
     Raises:
         DependencyError, InboxFull: if that is the answer.

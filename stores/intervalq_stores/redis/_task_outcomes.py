@@ -80,10 +80,10 @@ def _unpacked(id_: str, packed: bytes) -> Iterator[tuple[int, OutcomeRow]]:
     """The outcomes of a task with their numbers, the first one first; 0: it has none."""
     at = 0
     while at < len(packed):
-        mark, attempts, created, started, ended, until, pid, *sizes = _OUTCOME.unpack_from(packed, at)
+        flags, attempts, created, started, ended, until, pid, *sizes = _OUTCOME.unpack_from(packed, at)
         at += _OUTCOME.size
         number = 0
-        if mark & _NUMBERED:
+        if flags & _NUMBERED:
             (number,) = _NUMBER.unpack_from(packed, at)
             at += _NUMBER.size
         texts: list[str] = []
@@ -94,7 +94,7 @@ def _unpacked(id_: str, packed: bytes) -> Iterator[tuple[int, OutcomeRow]]:
             raise ValueError("an outcome is too short")
         queue, key, host, result, errors, json = texts
         row = OutcomeRow(
-            id_, queue, key if mark & _KEY else None, _STATES[mark % _KEY], json, result, attempts,
+            id_, queue, key if flags & _KEY else None, _STATES[flags % _KEY], json, result, attempts,
             errors, created, started, ended, host, pid, until,
         )  # fmt: skip
         yield number, sound(row)

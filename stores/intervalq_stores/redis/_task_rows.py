@@ -90,14 +90,14 @@ def _new_extra(level: int, keep_for: int, per_key: int, follow_up: str, awaits: 
     within(keep_for, MAX_SPAN, "keep_for")
     within(per_key, _MAX_ATTEMPTS, "per_key")
     within(awaits, _MAX_ATTEMPTS, "awaits")
-    mark, kept, joined = 2 * (level % 32), b"", b""
+    extra_flags, kept, joined = 2 * (level % 32), b"", b""
     if keep_for:
-        mark, kept = mark + _KEPT, _KEEP.pack(keep_for, 0)
+        extra_flags, kept = extra_flags + _KEPT, _KEEP.pack(keep_for, 0)
     if follow_up or awaits or per_key != 1:
         name = follow_up.encode()
         within(len(name), 2**16, "the length of follow_up")
-        mark, joined = mark + _JOINED, _JOIN.pack(per_key, awaits, len(name)) + name
-    return _MORE.pack(mark, 0) + kept + joined
+        extra_flags, joined = extra_flags + _JOINED, _JOIN.pack(per_key, awaits, len(name)) + name
+    return _MORE.pack(extra_flags, 0) + kept + joined
 
 
 def _sizes(parts: tuple[str, ...], total: int) -> Iterable[int]:
@@ -119,11 +119,11 @@ def row_of(id_: bytes, packed: bytes) -> Row:
     session += key
     error += session
     dedupe += error
-    mark, keep_for, progress, errors = 0, 0, "", ""
+    extra_flags, keep_for, progress, errors = 0, 0, "", ""
     joined = _UNJOINED
     text: Any = packed[_SIZE:]
     if flags & _EXTRA:
-        mark, progress, keep_for, errors, joined, value = _extra(packed, _SIZE + dedupe)
+        extra_flags, progress, keep_for, errors, joined, value = _extra(packed, _SIZE + dedupe)
         text = text[:dedupe] + packed[value:]
     if text.isascii():  # so that its characters are the same, and it is decoded only once
         text = text.decode()
@@ -149,32 +149,32 @@ def row_of(id_: bytes, packed: bytes) -> Row:
             dedupe_for,
             flags & (_SESSION | _AHEAD) == _SESSION,
             flags & _ALONE > 0,
-            mark % 2 == 1,
+            extra_flags % 2 == 1,
             progress,
-            (mark // 2 + 16) % 32 - 16,
+            (extra_flags // 2 + 16) % 32 - 16,
             *(keep_for, errors, *joined),
         ),
     )
 
 
 def _extra(packed: bytes, at: int) -> tuple[int, str, int, str, tuple[int, str, int], int]:
-    """The optional fields of a task: mark, progress, time to keep, errors, and what joins it to others.
+    """The optional fields of a task: flags, progress, time to keep, errors, and what joins it to others.
 
     The last is where the value begins.
     """
-    mark, size = _MORE.unpack_from(packed, at)
+    extra_flags, size = _MORE.unpack_from(packed, at)
     at += _MORE.size
     progress = packed[at : at + size].decode() if size else ""
     at += size
     keep_for, errors = 0, ""
-    if mark & _KEPT:
+    if extra_flags & _KEPT:
         keep_for, size = _KEEP.unpack_from(packed, at)
         at += _KEEP.size
         errors = packed[at : at + size].decode() if size else ""
         at += size
-    if mark < _JOINED:
-        return mark, progress, keep_for, errors, _UNJOINED, at
+    if extra_flags < _JOINED:
+        return extra_flags, progress, keep_for, errors, _UNJOINED, at
     per_key, awaits, size = _JOIN.unpack_from(packed, at)
     at += _JOIN.size
     joined = (per_key, packed[at : at + size].decode(), awaits)
-    return mark, progress, keep_for, errors, joined, at + size
+    return extra_flags, progress, keep_for, errors, joined, at + size

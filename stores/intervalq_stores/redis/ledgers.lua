@@ -69,7 +69,7 @@ local function written(number)
   return string.format('%.0f', number)
 end
 
--- The most arguments for one call of the server.
+-- The maximum number of arguments in one call of the server.
 local function in_parts(list, step, use)
   for i = 1, #list, step do use(i, math.min(i + step - 1, #list)) end
 end

@@ -114,7 +114,7 @@ def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one case per
 
 
 def _answer(command: Command, reply: list[Any]) -> Answer:
-    """The answer that the script's integers and texts stand for; the script documents them."""
+    """The answer in the script's integers and texts, which the script documents."""
     now, found, cancelled, removed, verdicts, rows, cursor, summary = reply
     return Answer(
         now,

@@ -31,7 +31,7 @@ _NEEDS_DAYS: Final = 3
 """The first part of an answer: nothing was done, because keys of these days of outcomes are needed."""
 _TRIES: Final = 5
 _MAX_PARTS: Final = 10_000
-"""The most tasks of a batch: the server does nothing else during the step that inserts all of them."""
+"""The maximum number of tasks in a batch: the server does nothing else while it inserts them."""
 _KNOWN_DAYS: Final = 8
 """How many days of outcomes a store declares because earlier commands of the same kind used them."""
 

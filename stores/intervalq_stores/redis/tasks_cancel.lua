@@ -1,4 +1,4 @@
--- Cancel tasks, whoever has claimed them. It comes after tasks_changes.lua.
+-- Cancel tasks, claimed or not. It comes after tasks_changes.lua.
 --
 -- ARGV[5]  and following: ids, each once
 

@@ -133,9 +133,9 @@ local function matches(text, queue, state)
   local at, last, any = 1, false, false
   while at <= #text do
     if at + OUTCOME_SIZE > #text + 1 then corrupt('an outcome is too short') end
-    local mark, _, _, _, _, ends, _, queue_size, key, host, result, errors, json, from = unpacked(OUTCOME, text, at)
-    if mark >= NUMBERED then from = from + 8 end
-    last = ends > now and (state == '' or mark % 4 == tonumber(state))
+    local flags, _, _, _, _, ends, _, queue_size, key, host, result, errors, json, from = unpacked(OUTCOME, text, at)
+    if flags >= NUMBERED then from = from + 8 end
+    last = ends > now and (state == '' or flags % 4 == tonumber(state))
       and (queue == '' or sub(text, from, from + queue_size - 1) == sub(queue, 2))
     any = any or last
     at = from + queue_size + key + host + result + errors + json

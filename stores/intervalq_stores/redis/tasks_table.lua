@@ -204,9 +204,9 @@ local function levels(letter, queue)
   while true do
     local first = ask('ZRANGEBYLEX', INDEX, from, '(' .. prefix(letter, queue) .. '\3', 'LIMIT', 0, 1)[1]
     if not first then break end
-    local mark = sub(first, #start + 1, #start + 1)
-    occurs[string.byte(mark) - 64] = true
-    from = '[' .. start .. string.char(string.byte(mark) + 1)
+    local letter = sub(first, #start + 1, #start + 1)
+    occurs[string.byte(letter) - 64] = true
+    from = '[' .. start .. string.char(string.byte(letter) + 1)
   end
   for other in pairs(fresh_in) do
     if #other == #start + 1 and sub(other, 1, #start) == start and next(fresh_in[other]) then
@@ -255,26 +255,26 @@ local KEY, WAITING, SESSION, UNTIL, DEDUPE, AHEAD, ALONE, EXTRA = 1, 2, 4, 8, 16
 local KEPT, JOINED = 64, 128
 local FLAGS = 255  -- AHEAD: it is claimed, and has not begun; in layout 1, each claim was an attempt
 
--- What the flag EXTRA stands for: mark, progress, keep_for, errors, per_key, awaits, follow_up, and where the value
--- begins. nil: it is broken.
+-- The fields that the flag EXTRA adds: its own flags, progress, keep_for, errors, per_key, awaits, follow_up, and where
+-- the value begins. nil: they are broken.
 local function extra_of(text, at)
   if at + 4 > #text then return nil end
-  local mark, size, start = unpacked('>BI4', text, at)
+  local extra_flags, size, start = unpacked('>BI4', text, at)
   at = start + size
   local progress, keep_for, errors, per_key, awaits, follow_up = sub(text, start, at - 1), 0, '', 1, 0, ''
-  if mark % JOINED >= KEPT then
+  if extra_flags % JOINED >= KEPT then
     if at + 11 > #text then return nil end
     keep_for, size, start = unpacked('>i8I4', text, at)
     at = start + size
     errors = sub(text, start, at - 1)
   end
-  if mark >= JOINED then
+  if extra_flags >= JOINED then
     if at + 9 > #text then return nil end
     per_key, awaits, size, start = unpacked('>I4I4I2', text, at)
     at = start + size
     follow_up = sub(text, start, at - 1)
   end
-  return mark, progress, keep_for, errors, per_key, awaits, follow_up, at
+  return extra_flags, progress, keep_for, errors, per_key, awaits, follow_up, at
 end
 
 local function decoded(id, text)
@@ -287,10 +287,10 @@ local function decoded(id, text)
   local to_dedupe = to_err + err
   local to_extra = to_dedupe + dedupe
   local band = bit.band
-  local mark, progress, keep_for, errors, per_key, awaits, follow_up, to_json = 0, '', 0, '', 1, 0, '', to_extra
+  local extra_flags, progress, keep_for, errors, per_key, awaits, follow_up, to_json = 0, '', 0, '', 1, 0, '', to_extra
   if band(flags, EXTRA) > 0 then
-    mark, progress, keep_for, errors, per_key, awaits, follow_up, to_json = extra_of(text, to_extra)
-    if not mark then corrupt('a task is too short') end
+    extra_flags, progress, keep_for, errors, per_key, awaits, follow_up, to_json = extra_of(text, to_extra)
+    if not extra_flags then corrupt('a task is too short') end
   end
   if to_json > #text + 1 then corrupt('a task is broken') end
   return {
@@ -299,7 +299,7 @@ local function decoded(id, text)
     waiting = band(flags, WAITING) > 0,
     begun = band(flags, SESSION + AHEAD) == SESSION,
     alone = band(flags, ALONE) > 0,
-    cancelled = mark % 2 == 1, progress = progress, priority = (math.floor(mark / 2) + 16) % 32 - 16,
+    cancelled = extra_flags % 2 == 1, progress = progress, priority = (math.floor(extra_flags / 2) + 16) % 32 - 16,
     keep_for = keep_for, errors = errors, per_key = per_key, follow_up = follow_up, awaits = awaits,
     ends = band(flags, UNTIL) > 0 and ends or nil,
     queue = sub(text, from, to_key - 1),
@@ -331,9 +331,9 @@ local function encoded(row)
   local is_joined = row.per_key ~= 1 or row.awaits ~= 0 or row.follow_up ~= ''
   if row.cancelled or row.progress ~= '' or row.priority ~= 0 or is_kept or is_joined then
     flags = flags + EXTRA
-    local mark = (row.cancelled and 1 or 0) + 2 * (row.priority % 32) + (is_kept and KEPT or 0)
+    local extra_flags = (row.cancelled and 1 or 0) + 2 * (row.priority % 32) + (is_kept and KEPT or 0)
       + (is_joined and JOINED or 0)
-    extra = pack('>BI4', mark, #row.progress) .. row.progress
+    extra = pack('>BI4', extra_flags, #row.progress) .. row.progress
     if is_kept then extra = extra .. pack('>i8I4', row.keep_for, #row.errors) .. row.errors end
     if is_joined then
       extra = extra .. pack('>I4I4I2', row.per_key, row.awaits, #row.follow_up) .. row.follow_up

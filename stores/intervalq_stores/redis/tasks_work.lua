@@ -23,9 +23,9 @@ local function leave_plain(id, text, flags, attempt, created, queue, kept, one, 
   local keep_for, took, result = kept_of(kept)
   local own, errors, to_json = 0, '', to_extra
   if flags >= EXTRA then
-    local mark, follow_up, _
-    mark, _, own, errors, _, _, follow_up, to_json = extra_of(text, to_extra)
-    if not mark or mark % 2 == 1 then return false end
+    local extra_flags, follow_up, _
+    extra_flags, _, own, errors, _, _, follow_up, to_json = extra_of(text, to_extra)
+    if not extra_flags or extra_flags % 2 == 1 then return false end
     if follow_up ~= '' then one_less(id, follow_up) end
   end
   if own > 0 then keep_for = own end
@@ -332,7 +332,7 @@ local function settle(parts, session, one)
 end
 
 -- Mark these claims of the session as begun, which changes nothing in the index.
-local function mark(ids, session)
+local function note_begun(ids, session)
   fetch(ids)
   for _, id in ipairs(ids) do
     local row = row_of(id)
@@ -353,7 +353,7 @@ local function work()
   if one then
     for i = at_argument + 1, #ARGV do queues[#queues + 1] = ARGV[i] end
     if most and limit > 0 then limit = math.max(0, math.min(limit, most - held_by(one.consumer))) end
-    mark(begun, session)
+    note_begun(begun, session)
     if ahead > 0 and limit > 0 then catch_up(queues, limit) end
     local chosen, of = choose(queues, limit)
     claimed = claim(chosen, of, session, lease, begins)

@@ -114,7 +114,7 @@ class OutcomeTables:
         return self._connection.execute(_REMOVE.format(table=table), {"number": number}).rowcount
 
     def _numbers(self, count: int) -> int:
-        """The first of so many numbers for outcomes, each higher than those of all before."""
+        """The first of `count` new numbers for outcomes, each higher than all earlier ones."""
         ((last,),) = self._get(_NUMBER, [count])
         return typed(int, last, "the number of outcomes") - count + 1
 

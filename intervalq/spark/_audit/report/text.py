@@ -33,7 +33,7 @@ HEAD: Final = (
     "shards",
     "refused",
 )
-"""The most rows of a table of days.
+"""The maximum number of rows in a table of days.
 
 Gaps are in intervals; the column of shards has their number and Jain's index.
 """

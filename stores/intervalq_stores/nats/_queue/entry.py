@@ -63,7 +63,7 @@ _HEADERS: Final = re.compile(
     rb"\r\nNats-Incr: ([+0-9]+)\r\n(?:[^\r]+\r\n)?Iq-Step: ([ -~]+)\r\nNats-Stream: [^\r]+\r\n"
     rb"Nats-Subject: [^\r]+\r\nNats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([0-9T:.Z-]+)\r\n"
 )
-"""Our headers and those that the server adds, as they are written: faster than parsing each by itself."""
+"""Our headers and those that the server adds, as they are written: faster than parsing each separately."""
 
 
 class Broken(ValueError):

@@ -244,7 +244,7 @@ class History:
             return False
         try:
             return (await self.entry(token, kept.sequence)).value == kept.value
-        except (Gap, CorruptState):  # it isn't of this log, which was removed and begun anew
+        except (Gap, CorruptState):  # it isn't of this log, which was removed and created again
             return False
 
     async def clear(self, token: str, upto: int, before: Checkpoint | None) -> None:

@@ -73,7 +73,7 @@ async def modify(stream: Stream, claims: Claims | None, command: Modify) -> Modi
 
 
 async def cancel(stream: Stream, ids: Sequence[str]) -> tuple[str, ...]:
-    """Remove tasks with these ids, whoever has claimed them; returns the ids of those that existed.
+    """Remove tasks with these ids, claimed or not; returns the ids of those that existed.
 
     Claimants hear of that by revocations.
     """
@@ -168,8 +168,8 @@ async def _insert(steps: Steps, insert: Insert, now: int, instead_of: int | None
 
 
 async def _revocations(stream: Stream, changed: Sequence[Found]) -> list[Part]:
-    """The revocations for those who may have claimed some of these tasks."""
-    others = [one for one in changed if not one.held and is_handed_out(one.subject)]
+    """The revocations for sessions that may have claimed some of these tasks."""
+    others = [one for one in changed if not one.is_held and is_handed_out(one.subject)]
     return await revoking(stream, [(one.row.queue, one.sequence) for one in others])
 
 
@@ -198,10 +198,10 @@ async def _named(stream: Stream, claims: Claims | None, command: Modify) -> dict
 async def _find(
     stream: Stream, claims: Claims | None, part: Change | Delete | Depend, *, force: bool
 ) -> Found | None:
-    held = claims.holdings.deliveries.get(part.id) if claims is not None else None
-    if claims is not None and held is not None and (force or held.row.version == part.version):
-        await claims.holdings.clear([held])
-        return Found(held.row, held.subject, held.sequence, held=True)
+    delivery = claims.holdings.deliveries.get(part.id) if claims is not None else None
+    if claims is not None and delivery is not None and (force or delivery.row.version == part.version):
+        await claims.holdings.clear([delivery])
+        return Found(delivery.row, delivery.subject, delivery.sequence, is_held=True)
     row = await stream.task(part.version)
     if row is not None and row.id == part.id:
         return Found(row, home_of(row), row.version)

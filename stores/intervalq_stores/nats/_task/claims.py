@@ -18,7 +18,7 @@ from intervalq.tasks.rules import Row, Session, Work
 from intervalq_stores.nats._batch import Part
 from intervalq_stores.nats._connection import Connection
 from intervalq_stores.nats._task.commit import clear, outdated
-from intervalq_stores.nats._task.held import SAFE, Held, claimed
+from intervalq_stores.nats._task.delivery import SAFE, Delivery, claimed
 from intervalq_stores.nats._task.holdings import Holdings
 from intervalq_stores.nats._task.message import delivered, is_gone, over_of, rests, row_of
 from intervalq_stores.nats._task.pull import Pulled, Puller
@@ -35,7 +35,7 @@ _OTHER: Final = 100_000
 """Redelivery delay, in microseconds, while this session works on a task of another queue with the same id."""
 
 _CORRUPT: Final = 60_000_000_000
-"""Redelivery delay, in nanoseconds, of a message that is not a task: it is left to whoever sent it."""
+"""Redelivery delay, in nanoseconds, of a message that is not a task, which is left to its sender."""
 
 
 class Claims:
@@ -62,10 +62,10 @@ class Claims:
                 await self.holdings.room()
 
     def _in_time(self, rows: Sequence[Row]) -> list[Row]:
-        """The claims that are still held, and nobody else's yet: checking them may have taken very long."""
-        held = self.holdings.deliveries
-        mine = [row for row in rows if row.id in held and held[row.id].row.version == row.version]
-        late = {row.id for row in mine if stopwatch() >= held[row.id].deadline}
+        """The claims that are still of this session: the checks may have taken very long."""
+        deliveries = self.holdings.deliveries
+        mine = [row for row in rows if row.id in deliveries and deliveries[row.id].row.version == row.version]
+        late = {row.id for row in mine if stopwatch() >= deliveries[row.id].deadline}
         for id_ in late:
             self.holdings.drop(id_)
         return [row for row in mine if row.id not in late]
@@ -152,10 +152,12 @@ class Claims:
             yield
         except BaseException:
             for row in rows:
-                held = self.holdings.drop(row.id)
-                if held is not None and held.connection.is_open:
-                    part = again(held.unclaimed(), held.subject, held.sequence, self._stream.now())
-                    held.connection.later(self.holdings.give_back([held], [part]))
+                delivery = self.holdings.drop(row.id)
+                if delivery is not None and delivery.connection.is_open:
+                    part = again(
+                        delivery.unclaimed(), delivery.subject, delivery.sequence, self._stream.now()
+                    )
+                    delivery.connection.later(self.holdings.give_back([delivery], [part]))
             raise
 
     @asynccontextmanager
@@ -183,7 +185,7 @@ class Claims:
             rows: the list to add to.
             puller: the puller that requested them.
             pulled: the delivered messages.
-            end: the most rows after this.
+            end: the maximum number of rows after this.
             work: the command.
 
         Returns:
@@ -192,8 +194,8 @@ class Claims:
         if not pulled.messages:
             return False
         connection, came = puller.connection, stopwatch()
-        anew, fresh, stale = list[Part](), dict[int, tuple[Held, Msg]](), list[Msg]()
-        lease, held = work.lease, self.holdings.deliveries
+        anew, fresh, stale = list[Part](), dict[int, tuple[Delivery, Msg]](), list[Msg]()
+        lease, deliveries = work.lease, self.holdings.deliveries
         judged = 0
         try:
             if delivered(pulled.messages[-1]).times > 1:
@@ -210,7 +212,7 @@ class Claims:
                 if row is not None:
                     leased = None if lease is None else now + lease
                     row = claimed(row, self.holdings.session.id, leased, work.begins)
-                    one = held[row.id] = Held(
+                    one = deliveries[row.id] = Delivery(
                         row, message.subject, row.version, message.reply, connection, since, came, wait,
                         until, ends, over=tuple(over_of(message)),
                     )  # fmt: skip
@@ -237,32 +239,36 @@ class Claims:
         await self._stream.removed([sequence for message in stale for sequence in over_of(message)])
         await restore(self._stream, anew)
 
-    async def _outdated(self, fresh: dict[int, tuple[Held, Msg]], stale: Sequence[Msg]) -> set[str]:
+    async def _outdated(self, fresh: dict[int, tuple[Delivery, Msg]], stale: Sequence[Msg]) -> set[str]:
         """Give up replaced messages, and prepare the settlement of the others.
 
         Work on a token begins at once if nobody else can have had it.
         """
-        some = [held for held, _ in fresh.values()]
-        looked = {held.sequence: held.subject for held in some if self.holdings.may_be_outdated(held)}
-        cleared = [held for held in some if held.row.key is None or held.sequence in looked]
-        over = [sequence for held in cleared for sequence in held.over]
+        some = [delivery for delivery, _ in fresh.values()]
+        looked = {
+            delivery.sequence: delivery.subject
+            for delivery in some
+            if self.holdings.may_be_outdated(delivery)
+        }
+        cleared = [delivery for delivery in some if delivery.row.key is None or delivery.sequence in looked]
+        over = [sequence for delivery in cleared for sequence in delivery.over]
         over += [sequence for message in stale for sequence in over_of(message)]
         old = await outdated(self._stream, looked, over)
-        old |= {held.sequence for held in some if self.holdings.is_forgotten(held)}  # meanwhile
-        for held in cleared:
-            held.over = ()
-        for held in some:
-            if held.row.key is not None and held.sequence not in old:
-                self.holdings.prepare(held)
+        old |= {delivery.sequence for delivery in some if self.holdings.is_forgotten(delivery)}  # meanwhile
+        for delivery in cleared:
+            delivery.over = ()
+        for delivery in some:
+            if delivery.row.key is not None and delivery.sequence not in old:
+                self.holdings.prepare(delivery)
         gone = [fresh[sequence][0] for sequence in old]
-        for held in gone:
-            if self.holdings.deliveries.get(held.row.id) is held:
-                self.holdings.drop(held.row.id)
-        return {held.row.id for held in gone}
+        for delivery in gone:
+            if self.holdings.deliveries.get(delivery.row.id) is delivery:
+                self.holdings.drop(delivery.row.id)
+        return {delivery.row.id for delivery in gone}
 
     def _is_alone(self, work: Work) -> bool:
         """Whether the session has a task that runs alone: with several, it is unclear which one had begun."""
-        return work.begins < 2 and any(held.row.alone for held in self.holdings.deliveries.values())
+        return work.begins < 2 and any(delivery.row.alone for delivery in self.holdings.deliveries.values())
 
     async def _judge(
         self, message: Msg, connection: Connection, until: int, now: int, anew: list[Part]

@@ -19,8 +19,8 @@ from intervalq_stores.nats._task.message import PREFIX, STREAM, is_gone, lines_o
 from intervalq_stores.nats._task.stream import Stream
 
 _EXACT: Final = 1000
-"""The most tasks of a queue whose figures are exact. Those of larger queues include some tasks that have just
-been removed, and, for each idle key, the last one that was removed from its inbox."""
+"""The maximum number of tasks of a queue whose figures are exact. Those of larger queues include some tasks
+that have just been removed, and, for each idle key, the last one that was removed from its inbox."""
 
 _AT_ONCE: Final = 250
 """How many messages are asked for at once."""
@@ -28,22 +28,22 @@ _AT_ONCE: Final = 250
 
 async def select(stream: Stream, sessions: dict[str, Claims], command: Select) -> tuple[Row, ...]:
     """See `Select`. Claims of other processes are unknown."""
-    held = {
+    rows_here = {
         one.row.id: one.row for claims in sessions.values() for one in claims.holdings.deliveries.values()
     }
     if command.session is not None:
         claims = sessions.get(command.session)
         rows = [one.row for one in claims.holdings.deliveries.values()] if claims is not None else []
     elif command.ids:
-        known = [held[id_] for id_ in command.ids if id_ in held]
-        others = [id_ for id_ in command.ids if id_ not in held]
+        known = [rows_here[id_] for id_ in command.ids if id_ in rows_here]
+        others = [id_ for id_ in command.ids if id_ not in rows_here]
         there = {row.id: row for row in (*known, *await stream.with_ids(others, command.queue))}
         rows = [there[id_] for id_ in command.ids if id_ in there]
     else:
         name = "*" if command.queue is None else encoded(command.queue)
         rows = await stream.rows(f"{PREFIX}.w.{name}.*", command.limit)
         rows += await stream.rows(lines_of(command.queue), command.limit)
-        rows = sorted((held.get(row.id, row) for row in rows), key=lambda row: (row.at, row.id))
+        rows = sorted((rows_here.get(row.id, row) for row in rows), key=lambda row: (row.at, row.id))
     if command.queue is not None:
         rows = [row for row in rows if row.queue == command.queue]
     rows = rows if command.limit is None else rows[: command.limit]

@@ -26,7 +26,7 @@ from intervalq.tasks.rules import SECOND
 from intervalq_stores.nats import _batch as batch
 from intervalq_stores.nats._batch import Conflict, Part
 from intervalq_stores.nats._connection import Connection
-from intervalq_stores.nats._task.held import Held, by_queue
+from intervalq_stores.nats._task.delivery import Delivery, by_queue
 from intervalq_stores.nats._task.message import PREFIX, REVOCATIONS, STREAM, matches, revocations_of
 from intervalq_stores.nats._task.stream import Stream
 from intervalq_stores.nats._url import WITHIN
@@ -42,7 +42,7 @@ _MARGIN: Final = 60
 
 
 async def revoking(stream: Stream, tasks: Iterable[tuple[str, int]]) -> list[Part]:
-    """The revocations of some tasks, by queue and sequence, for those who may have claimed them."""
+    """The revocations of some tasks, by queue and sequence, for sessions that may have claimed them."""
     sequences: dict[str, list[int]] = {}
     for queue, sequence in tasks:
         sequences.setdefault(queue, []).append(sequence)
@@ -53,9 +53,9 @@ async def revoking(stream: Stream, tasks: Iterable[tuple[str, int]]) -> list[Par
     return parts
 
 
-def may_have_expired(held: Held) -> bool:
+def may_have_expired(delivery: Delivery) -> bool:
     """Whether a claim was lost so long ago that its revocation may have expired."""
-    return stopwatch() >= held.deadline + held.wait + (_MARGIN - 10) * SECOND
+    return stopwatch() >= delivery.deadline + delivery.wait + (_MARGIN - 10) * SECOND
 
 
 class Revocations:
@@ -92,65 +92,71 @@ class Revocations:
         self._before, self._doubled = state["last_seq"], state["messages"] > state.get("num_subjects", 0)
         self._since = stopwatch() if allowed else None
 
-    async def of(self, mine: Sequence[Held]) -> list[Held]:
+    async def of(self, mine: Sequence[Delivery]) -> list[Delivery]:
         """Those claims whose tasks others have changed without a claim."""
-        found: list[Held] = []
-        for some in by_queue([held for held in mine if not self.is_safe(held)]):
-            revoked, _ = await self._stream.revoked(some[0].row.queue, [held.sequence for held in some])
-            found += [held for held in some if held.sequence in revoked]
+        found: list[Delivery] = []
+        for some in by_queue([delivery for delivery in mine if not self.is_safe(delivery)]):
+            revoked, _ = await self._stream.revoked(
+                some[0].row.queue, [delivery.sequence for delivery in some]
+            )
+            found += [delivery for delivery in some if delivery.sequence in revoked]
         return found
 
-    async def is_revoked(self, held: Held) -> bool:
+    async def is_revoked(self, delivery: Delivery) -> bool:
         """Whether others have changed the task, whichever replica answers.
 
         A former leader may not know of a change. So a read counts only if a conditional message confirms
         that it was up to date.
         """
         if not self._stream.is_replicated:
-            return bool(await self.of([held]))
-        pattern = f"{revocations_of(held.row.queue)}.*"
+            return bool(await self.of([delivery]))
+        pattern = f"{revocations_of(delivery.row.queue)}.*"
         while True:
             top, _ = await self._stream.last(pattern)
-            revoked, last = await self._stream.revoked(held.row.queue, [held.sequence])
+            revoked, last = await self._stream.revoked(delivery.row.queue, [delivery.sequence])
             if revoked:
                 return True
             with suppress(Conflict):
-                if top == last or top <= held.sequence:
+                if top == last or top <= delivery.sequence:
                     await batch.store(self._stream.server, [batch.seen(pattern, top)])
                     return False
 
-    def is_safe(self, held: Held) -> bool:
+    def is_safe(self, delivery: Delivery) -> bool:
         """Whether a revocation would have been received; not every received one was stored in the end."""
-        heard = self._since is not None and held.connection is self._connection and held.since >= self._since
-        return heard and held.connection.is_open and not self.is_heard(held)
+        heard = (
+            self._since is not None
+            and delivery.connection is self._connection
+            and delivery.since >= self._since
+        )
+        return heard and delivery.connection.is_open and not self.is_heard(delivery)
 
-    def is_heard(self, held: Held) -> bool:
+    def is_heard(self, delivery: Delivery) -> bool:
         """Whether a revocation of a claim, or a request to remove its message, was received."""
-        return held.sequence in self._heard or held.sequence in self._deleted
+        return delivery.sequence in self._heard or delivery.sequence in self._deleted
 
-    def is_removed(self, held: Held, since: int) -> bool:
+    def is_removed(self, delivery: Delivery, since: int) -> bool:
         """Whether a request that may have removed its message was received after `since`, on `stopwatch`."""
-        return held.sequence in self._deleted or any(
-            at >= since and held.sequence < below and matches(held.subject, pattern)
+        return delivery.sequence in self._deleted or any(
+            at >= since and delivery.sequence < below and matches(delivery.subject, pattern)
             for at, pattern, below in self._purges
         )
 
-    def is_first(self, held: Held) -> bool:
+    def is_first(self, delivery: Delivery) -> bool:
         """Whether nobody else can have got the message, or changed it without a received revocation.
 
         This is so if this process of the server has stored it, because it knows all of its deliveries.
         """
-        return held.sequence > self._before and self.is_safe(held)
+        return delivery.sequence > self._before and self.is_safe(delivery)
 
-    def may_be_outdated(self, held: Held) -> bool:
+    def may_be_outdated(self, delivery: Delivery) -> bool:
         """Whether a message that is delivered for the first time may have been replaced by another.
 
         A killed server may have forgotten an earlier delivery, and the revocation may have come before
         this session began to listen.
         """
-        if held.row.key is not None or self._since is None:
-            return not self.is_first(held)
-        return self._doubled and held.sequence <= self._before
+        if delivery.row.key is not None or self._since is None:
+            return not self.is_first(delivery)
+        return self._doubled and delivery.sequence <= self._before
 
     def _came(self, message: Msg) -> None:
         self._forget(self._heard)

@@ -10,7 +10,7 @@ from intervalq_stores.nats._batch import Conflict
 from intervalq_stores.nats._client import header
 from intervalq_stores.nats._connection import Connection, NobodyThereError
 from intervalq_stores.nats._task.commit import commit
-from intervalq_stores.nats._task.held import Held
+from intervalq_stores.nats._task.delivery import Delivery
 from intervalq_stores.nats._task.lines import Steps
 from intervalq_stores.nats._task.message import (
     BY,
@@ -29,39 +29,39 @@ class Found(NamedTuple):
     row: Row
     subject: str
     sequence: int
-    held: bool = False
+    is_held: bool = False
     """Whether the caller has claimed it. It is unknown whether others have claimed a task."""
 
 
-async def move(stream: Stream, held: Held, part: Delete | Change, connection: Connection) -> bool:
+async def move(stream: Stream, delivery: Delivery, part: Delete | Change, connection: Connection) -> bool:
     """Settle a claim that needs more than an acknowledgement; returns whether the claim was still valid.
 
     Only by `connection` is it certain that the task is still the claimant's.
     """
     if isinstance(part, Change) and part.queue is not None:
         await stream.consumer(part.queue)
-    me = f"{held.row.session} {held.sequence}"
+    me = f"{delivery.row.session} {delivery.sequence}"
     for _ in range(TRIES):
-        line, held.line = held.line, None
+        line, delivery.line = delivery.line, None
         steps = Steps(stream, look=True, known=line)
-        found = Found(held.row, held.subject, held.sequence, held=True)
-        sent = held.sent
+        found = Found(delivery.row, delivery.subject, delivery.sequence, is_held=True)
+        sent = delivery.sent
         try:
-            if isinstance(part, Delete) or part.queue not in {None, held.row.queue}:
+            if isinstance(part, Delete) or part.queue not in {None, delivery.row.queue}:
                 await steps.remove(found.row, found.subject, found.sequence)
             if isinstance(part, Change):
                 await change_of(stream, steps, found, part)
-            held.sent = True
+            delivery.sent = True
             await commit(stream, steps.parts(), me, connection)
         except NobodyThereError:
-            held.sent = sent
+            delivery.sent = sent
             raise
         except Conflict:
-            held.sent = sent  # this step did nothing
-            last, message = await stream.last(held.subject)
-            if last > held.sequence:
-                await stream.removed([held.sequence])
-            if last != held.sequence:
+            delivery.sent = sent  # this step did nothing
+            last, message = await stream.last(delivery.subject)
+            if last > delivery.sequence:
+                await stream.removed([delivery.sequence])
+            if last != delivery.sequence:
                 return message is not None and header(message, BY) == me
         else:
             return True

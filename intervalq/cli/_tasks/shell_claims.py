@@ -27,7 +27,7 @@ _LAST_POLL: Final = 0.5
 _TOKEN: Final = re.compile(r"([0-9]{1,10}):([0-9a-f-]{36}):(.{1,128})", re.DOTALL)
 
 
-class Held(NamedTuple):
+class ShellClaim(NamedTuple):
     """A claim, as its token describes it: the version of the task, the session, and the id of the task."""
 
     version: int
@@ -40,7 +40,7 @@ class Held(NamedTuple):
         return f"{self.version}:{self.session}:{self.id}"
 
 
-def held(token: str) -> Held:
+def parsed(token: str) -> ShellClaim:
     """The claim of a token.
 
     Raises:
@@ -51,12 +51,12 @@ def held(token: str) -> Held:
         raise InvalidOption(
             f'{short(token)} is not a claim: give the text of "claim" that `intervalq tasks claim` printed'
         )
-    return Held(int(found[1]), found[2], found[3])
+    return ShellClaim(int(found[1]), found[2], found[3])
 
 
 def shown(row: Row) -> dict[str, Any]:
     """A claimed task, with the token of its claim, for JSON output."""
-    return {"claim": Held(row.version, row.session or "", row.id).token, **fields(Task(row))}
+    return {"claim": ShellClaim(row.version, row.session or "", row.id).token, **fields(Task(row))}
 
 
 async def claim(handle: Tasks, queues: tuple[str, ...], lease: int, wait: float) -> Row | None:
@@ -101,7 +101,7 @@ async def _claimed(handle: Tasks, work: Work, wait: float) -> Row | None:
         poll = min(1.5 * poll, _LAST_POLL)
 
 
-async def settle(handle: Tasks, claim_: Held, part: Delete | Change) -> None:
+async def settle(handle: Tasks, claim_: ShellClaim, part: Delete | Change) -> None:
     """Settle a claim, and end its session.
 
     Raises:
@@ -112,7 +112,7 @@ async def settle(handle: Tasks, claim_: Held, part: Delete | Change) -> None:
     _check(claim_, worked.lost)
 
 
-async def renew(handle: Tasks, claim_: Held, part: Change) -> Row:
+async def renew(handle: Tasks, claim_: ShellClaim, part: Change) -> Row:
     """Change a task that stays claimed, for the lease of the change.
 
     Raises:
@@ -133,7 +133,7 @@ async def _leave(handle: Tasks, session: str) -> None:
         await handle._apply(End(session))
 
 
-def _check(claim_: Held, lost: tuple[str, ...]) -> None:
+def _check(claim_: ShellClaim, lost: tuple[str, ...]) -> None:
     if lost:
         raise Failed(
             f"task {claim_.id} is no longer held by this claim: its time is over, it was settled or renewed, "

@@ -25,7 +25,7 @@ It records them ten times a second. Forgotten tasks are delivered to others, so 
 
 
 @dataclass(slots=True)
-class Held:
+class Delivery:
     """A delivery that this session works on."""
 
     row: Row
@@ -76,11 +76,11 @@ def claimed(row: Row, session: str, until: int | None, begins: int) -> Row:
     )
 
 
-def is_forgotten(held: Held, connection: Connection) -> bool:
+def is_forgotten(delivery: Delivery, connection: Connection) -> bool:
     """Whether the server may have been killed before it recorded this delivery."""
-    ended = held.connection.ended_at
-    return held.connection.process != connection.process and (
-        ended is None or held.came >= ended - _FORGOTTEN
+    ended = delivery.connection.ended_at
+    return delivery.connection.process != connection.process and (
+        ended is None or delivery.came >= ended - _FORGOTTEN
     )
 
 
@@ -89,9 +89,9 @@ def is_plain(row: Row) -> bool:
     return row.key is None and row.dedupe is None
 
 
-def by_queue(some: Sequence[Held]) -> list[list[Held]]:
+def by_queue(some: Sequence[Delivery]) -> list[list[Delivery]]:
     """Claims grouped by consumer, each of which processes commands in order."""
-    found: dict[str, list[Held]] = {}
-    for held in some:
-        found.setdefault(held.row.queue, []).append(held)
+    found: dict[str, list[Delivery]] = {}
+    for delivery in some:
+        found.setdefault(delivery.row.queue, []).append(delivery)
     return list(found.values())
