@@ -1,4 +1,4 @@
-"""Queues for blocking code: async handles, run by one event loop per process in a background thread."""
+"""Queues and schedules for blocking code: async handles, run by one event loop per process in a thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 from intervalq._queue import queue as asynchronous
 from intervalq._queue.attempts import late, settle_by, start
@@ -30,6 +30,18 @@ from intervalq._timing.backoff import backoff
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import ForkedError, StoreError
+
+if TYPE_CHECKING:
+    pass
+else:  # for type checkers, any other name is a mistake
+
+    def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+        if name != "Schedules":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from intervalq.schedules.sync import Schedules  # noqa: PLC0415 - few programs have both
+
+        return Schedules
+
 
 F = TypeVar("F")
 T = TypeVar("T")

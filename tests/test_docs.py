@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from examples import PAGES, blocks
+from intervalq.spark import java_home
+from spark import archive
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -38,6 +40,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "INTERVALQ_STORE": f"sqlite://{tmp_path}/state.db"}
 
 
+def java_options(request: pytest.FixtureRequest) -> str:
+    """Options of a Java that starts quickly."""
+    java_home()
+    cache: pytest.Cache | None = getattr(request.config, "cache", None)  # it may be switched off
+    return archive.options(None if cache is None else cache.mkdir("spark"))
+
+
 @pytest.mark.timeout(900)  # Spark starts, and a dozen of its Python workers
 @pytest.mark.parametrize(
     "page", [page for page, text in PAGES.items() if blocks(text, "python") and page not in JOINED]
@@ -50,6 +59,9 @@ def test_the_examples_print_what_they_say(
     code = "\n".join(code for each in pages for code in blocks(PAGES[each], "python"))
     expected = " ".join(re.findall(r"# prints: (.*)", code)).split()
     assert expected, "an example has to print something, so that it is seen to work"
+    if "pyspark" in code:
+        java = f"--driver-java-options '{java_options(request)}'"
+        environment["PYSPARK_SUBMIT_ARGS"] = f"{java} pyspark-shell"
     script = tmp_path / "example.py"
     script.write_text(with_servers(code, request))
     if re.search(r"^(async for|await) ", code, re.MULTILINE):  # cells of a notebook

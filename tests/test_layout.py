@@ -73,7 +73,7 @@ def test_the_rules_know_nothing_of_the_outside() -> None:
 
 def test_each_layer_knows_only_those_below() -> None:
     """These are parts of the core, lowest first; the parts that any layer may import are left out."""
-    layers = ("_spec", "_timing", "_keys", "_shard", "_observe", "_queue", "sync", "cli")
+    layers = ("_spec", "_timing", "_hours", "_keys", "_shard", "_observe", "_queue", "sync", "cli")
     for place, layer in enumerate(layers):
         above = set(layers[place + 1 :])
         for path in sorted((ROOT / "intervalq" / layer).rglob("*.py")):
@@ -152,7 +152,7 @@ def test_no_backend_imports_another() -> None:
 
 
 def test_a_layer_of_pacing_imports_only_lower_ones_and_the_public_doors() -> None:
-    layers = ("_spec", "_timing", "_keys", "_shard", "_observe", "_queue")
+    layers = ("_spec", "_timing", "_hours", "_keys", "_shard", "_observe", "_queue")
     doors = {"rules", "keyed", "errors", "store"}
     for name, path in modules().items():
         layer = [*name.split("."), ""][1]

@@ -165,7 +165,7 @@ class Handle:
             made = Shard(
                 mine.record, self._store_here(), mine.settings, lookahead=mine.lookahead, strict=mine.strict,
                 precision=precision, on_mismatch=mine.on_mismatch, new=mine.new, start=mine.start,
-                counted=mine.counted, beside=self._shard_beside(),
+                counted=mine.counted, beside=self._shard_beside(), hours=mine.hours,
             )  # fmt: skip
             self._observe(made)  # each handle with a log that can't be opened gets the error
             self._shard_here, self._home = made, home

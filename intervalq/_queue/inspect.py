@@ -153,6 +153,9 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
     if (key := keyed_on(shard.store)) is not None:
         due = max(due, key.free(state, answer.now))
     next_slot = standing.NextSlots(state, due).next(1, ()) + state.held_total
+    next_slot = max(next_slot, answer.now)
+    if shard.time.hours is not None:
+        next_slot = shard.time.hours.opening(next_slot, next_slot)
     return QueueState(
         name=shown(shard.queue),
         interval=settings.interval / 1e6,
@@ -164,7 +167,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         running=len(state.running) if settings.max_running else None,
         is_held=is_held,
         held_until=state.held_until / 1e6 if 0 < state.held_until < FOREVER else None,
-        next_slot=None if is_held else max(next_slot, answer.now) / 1e6,
+        next_slot=None if is_held else next_slot / 1e6,
         now=answer.now / 1e6,
         generation=state.generation,
         waiting=len(shard.wait_queue),

@@ -36,6 +36,8 @@ class QueueOptions(TypedDict, total=False):
     start: bool
     each: Each | None
     log: str | os.PathLike[str] | None
+    window: str | None
+    timezone: str
 
 
 class SlotOptions(TypedDict, total=False):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, get_args
 
 from intervalq._keys.each import each_of, needs_key, pace_of
 from intervalq._spec import parse
@@ -20,6 +20,9 @@ from intervalq._timing import rates
 from intervalq._timing.retry_after import RetryAfter
 from intervalq.errors import InvalidInterval, InvalidOption, short
 from intervalq.rules import FOREVER, STARTS, Auto, Limit, Settings, Slot
+
+if TYPE_CHECKING:
+    from intervalq._hours.window import Hours
 
 R = TypeVar("R")
 
@@ -84,6 +87,8 @@ class Options:
     """How many slots this key takes in a turn."""
     log: str | None = None
     """The file of the execution log."""
+    hours: Hours | None = None
+    """When jobs begin; None: all day."""
 
     @property
     def is_keyed(self) -> bool:
@@ -220,6 +225,8 @@ def options(
     start: bool = True,
     each: Each | None = None,
     log: str | os.PathLike[str] | None = None,
+    window: str | None = None,
+    timezone: str = "UTC",
 ) -> Options:
     """The settings, checked.
 
@@ -258,10 +265,16 @@ def options(
         limits=ruled,
         counted=tuple(dict.fromkeys([rule.unit for rule in (*own.limits, *ruled)])),
         on_mismatch=on_mismatch, new=new, start=start, log=None if log is None else os.fspath(log),
-        each=own.interval,
-        own=own.limits,
-        auto=auto,
+        each=own.interval, own=own.limits, auto=auto, hours=_hours(window, timezone),
     )  # fmt: skip
+
+
+def _hours(window: str | None, timezone: str) -> Hours | None:
+    if window is None:
+        return None
+    from intervalq._hours.window import Hours  # noqa: PLC0415 - few queues have hours
+
+    return Hours.of(window, timezone)
 
 
 def _check_without_pace(burst: int, tolerance: Duration | None, max_running: int | None) -> None:

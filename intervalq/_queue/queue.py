@@ -101,6 +101,9 @@ class IntervalQueue(Maps, Control):
             its own. Not with burst or max_running, nor on NATS (`UnsupportedOperation`).
         log: a file to which a line of JSON is appended for each start of this handle, in the background.
             None: no log. `intervalq report` draws it; docs/command-line.md has its fields.
+        window: the part of the day in which jobs of this handle begin, such as `22:00-06:00`, by the store's
+            clock; its end doesn't belong to it. Others wait until it opens. None: all day.
+        timezone: the zone of `window`, such as `Europe/Berlin`.
 
     Raises:
         InvalidName, InvalidInterval, InvalidOption: at once.
@@ -135,6 +138,8 @@ class IntervalQueue(Maps, Control):
         start: bool = True,
         each: Each | None = None,
         log: str | os.PathLike[str] | None = None,
+        window: str | None = None,
+        timezone: str = "UTC",
     ) -> None:
         if isinstance(store, os.PathLike):
             store = os.fspath(store)
@@ -161,6 +166,8 @@ class IntervalQueue(Maps, Control):
             start=start,
             each=each,
             log=log,
+            window=window,
+            timezone=timezone,
         )
         super().__init__(checked, None if store is None or isinstance(store, str) else checked_store(store))
 

@@ -11,6 +11,8 @@ import anyio
 
 from intervalq._keys.limits import alone
 from intervalq._keys.shards import keyed_on
+from intervalq._shard.leases import LEASE
+from intervalq._shard.planner import Ask
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec import windows
 from intervalq._spec.configure import reordered
@@ -27,6 +29,7 @@ from intervalq.rules import (
     Inspect,
     Limit,
     Settings,
+    Slot,
     State,
 )
 from intervalq.store import Store
@@ -133,6 +136,23 @@ class Connection:
             while (answer := await self._send(command, generation)).refused:
                 await self._agree(answer)
             return answer
+
+    def advance(self, ask: Ask, release: tuple[Slot, ...]) -> Advance:
+        """The command that sends a request, and gives these slots back."""
+        until = self._time.latest_arrival(self._clock.now()) + ask.notice if ask.slots else None
+        return Advance(
+            release=release,
+            slots=ask.slots,
+            take=len(ask.costs),
+            costs=() if all(cost == 1 for cost in ask.costs) else ask.costs,
+            units=ask.units,
+            notice=ask.notice,
+            reach=ask.reach,
+            lease=LEASE,
+            until=until,
+            ahead=ask.ahead if ask.slots else None,
+            high_water_mark=self.high_water_mark,
+        )
 
     async def at_rest(self) -> None:
         """Wait until no command is on its way: its answer may change what to ask for next."""

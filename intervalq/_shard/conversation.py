@@ -19,7 +19,7 @@ from intervalq._shard.connection import Connection
 from intervalq._shard.deadlines import Deadlines
 from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grants
-from intervalq._shard.leases import LEASE, Leases
+from intervalq._shard.leases import Leases
 from intervalq._shard.listener import Listener
 from intervalq._shard.planner import Ask, Situation, may_come_sooner, next_question, plan
 from intervalq._shard.settlements import Looks, Settlements
@@ -186,7 +186,7 @@ class Conversation:
                 if not self._wait_queue:
                     if not await self._wind_down():
                         return
-                elif not await self._check_clock():
+                elif not await self._is_shut() and not await self._check_clock():
                     await self._ask_or_wait()
                 self.outage.ended()
             except StoreUnavailable as error:
@@ -204,6 +204,21 @@ class Conversation:
             await self._asking.until(until)
         else:
             return False
+        return True
+
+    async def _is_shut(self) -> bool:
+        """Outside of the hours of the queue, give slots back and wait. Returns whether that was so."""
+        if (until := self._time.shut_until(self._connection.state, at := self._clock.now())) is None:
+            return False
+        if until <= at:
+            await self._connection.command(Inspect())
+        elif (farewell := self._farewell()) is not None:
+            await self._ask(farewell)
+        elif self.settlements.at <= at:
+            await self._report()
+        else:
+            self.set_placed()
+            await self._asking.until(min(until, self.settlements.at))
         return True
 
     async def _ask_or_wait(self) -> None:
@@ -263,20 +278,7 @@ class Conversation:
 
     def _advance(self, ask: Ask) -> Advance:
         self._counted = self._dispatcher.begun
-        until = self._time.latest_arrival(self._clock.now()) + ask.notice if ask.slots else None
-        return Advance(
-            release=self._grants.given_back(self._connection.last_ticket()),
-            slots=ask.slots,
-            take=len(ask.costs),
-            costs=() if all(cost == 1 for cost in ask.costs) else ask.costs,
-            units=ask.units,
-            notice=ask.notice,
-            reach=ask.reach,
-            lease=LEASE,
-            until=until,
-            ahead=ask.ahead if ask.slots else None,
-            high_water_mark=self._connection.high_water_mark,
-        )
+        return self._connection.advance(ask, self._grants.given_back(self._connection.last_ticket()))
 
     def _farewell(self) -> Advance | None:
         """The command that gives slots back when nobody waits any more; None: there are none."""

@@ -70,7 +70,8 @@ class Deadlines:
         if state is None and key is not None:
             state = key.common  # a new key waits only for the others
         if state is None:
-            return None if self._wait_queue.waiting or not self._time.clock.known else 0.0
+            is_known = self._time.clock.known and not self._wait_queue.waiting
+            return (self._time.opens(at) - at) / 1e6 if is_known else None
         if state.held_since is not None and (state.full or state.held_until >= FOREVER):
             return None
         added = Waiter(-waiter.order[0], waiter.cost, units=waiter.units)
@@ -213,6 +214,9 @@ class Deadlines:
 
     def _begins(self, due: int, state: State, at: int) -> float:
         """The earliest instant, on the process's own clock, for a slot to come."""
+        return self._time.opens(self._comes(due, state, at))
+
+    def _comes(self, due: int, state: State, at: int) -> float:
         instant = due + state.held_total
         if state.held_since is None:
             return self._time.clock.perhaps(instant)

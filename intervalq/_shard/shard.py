@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 import anyio
@@ -31,6 +31,9 @@ from intervalq.errors import ForkedError, QueueClosed, SlotTimeout
 from intervalq.rules import Answer, Command, Settings, Slot, State
 from intervalq.store import Store
 
+if TYPE_CHECKING:  # few queues have hours
+    from intervalq._hours.window import Hours
+
 
 class Shard:
     """The shard of one handle, created and used in one event loop; only `is_open` is for any thread.
@@ -48,6 +51,7 @@ class Shard:
         counted: the units of limits, in the order in which jobs list their units; None: as in the settings.
         beside: another shard in this event loop with the same store; both learn from each other when slots
             come (see `StoreTime`) and for how long the ends of waits poll the clock.
+        hours: when jobs may begin; None: all day.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Shard:
         start: bool = True,
         counted: tuple[str, ...] | None = None,
         beside: Shard | None = None,
+        hours: Hours | None = None,
     ) -> None:
         self.queue = queue
         self.store = store
@@ -75,11 +80,9 @@ class Shard:
         SHARDS.add(self)
         self.clock = CLOCK.get()
         own = keyed_on(store)  # slots of other keys lie between those of a key with a pace of its own
-        self.time: StoreTime = StoreTime(
-            strict=strict,
-            moves=own is None or not own.own_pace,
-            beside=None if beside is None else beside.time,
-        )
+        moves = own is None or not own.own_pace
+        near = None if beside is None else beside.time
+        self.time: StoreTime = StoreTime(strict=strict, moves=moves, beside=near, hours=hours)
         self.precision: Precision = (precision or Precision()) if beside is None else beside.precision
         self.wait_queue = WaitQueue()
         self.grants = Grants()

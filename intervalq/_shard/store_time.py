@@ -8,11 +8,14 @@ the record.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from intervalq._shard.grants import GrantRange
 from intervalq._timing.estimates import Recent, StoreClock
 from intervalq.rules import ERROR_KEPT, FOREVER, Slot, State
+
+if TYPE_CHECKING:  # few queues have hours
+    from intervalq._hours.window import Hours
 
 REACTION: Final = 200
 """How long a job takes to begin after the answer with its grant has arrived, on an idle event loop."""
@@ -40,6 +43,9 @@ _UNTIL: Final = 100_000
 _SHARPEN: Final = 5
 """The most consecutive requests that are spent on a better estimate of the store's clock."""
 
+_BLUR: Final = 100_000
+"""By how much the time at which the hours of a queue begin may be unknown."""
+
 _FAR: Final = 2_000
 """If the bounds are closer than this, a job waits until its slot has surely come, however small the tolerance
 is: starting in the middle of the bounds gave more short gaps there."""
@@ -53,9 +59,17 @@ class StoreTime:
         moves: whether granted slots that directly follow each other may move if a job begins late.
         beside: the `StoreTime` of another shard in this event loop with the same store. They learn from each
             other, so that the shard of a key with a single job need not ask for the store's clock itself.
+        hours: when jobs may begin; None: all day.
     """
 
-    def __init__(self, *, strict: bool = False, moves: bool = True, beside: StoreTime | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        strict: bool = False,
+        moves: bool = True,
+        beside: StoreTime | None = None,
+        hours: Hours | None = None,
+    ) -> None:
         self.clock = StoreClock()
         self.trips: Recent = Recent() if beside is None else beside.trips
         """From calls of the store to their answers."""
@@ -66,6 +80,7 @@ class StoreTime:
         self._shared = self if beside is None else beside
         self.reaction = REACTION
         """How long jobs take to begin after the answer with their grant, learned from late ones."""
+        self.hours = hours
         self._strict = strict
         self._moves = moves
         self.checks = 0
@@ -203,6 +218,33 @@ class StoreTime:
         if state is None or state.held_since is not None:
             return float("inf")
         return self.clock.perhaps(slot.due + state.held_total)
+
+    def opens(self, at: float, ahead: int = 0) -> float:
+        """From when on jobs may begin, on the process's own clock: not before `at`.
+
+        `ahead`: how much longer than `at` they must be allowed to.
+        """
+        if self.hours is None or at == float("inf"):
+            return at
+        earliest = self.clock.earliest(round(at))
+        opening = self.hours.opening(earliest, self.clock.latest(round(at)) + ahead)
+        return at if opening == earliest else self.clock.surely(opening)
+
+    def shut_until(self, state: State | None, at: int) -> float | None:
+        """Until when to ask for no slots, outside of the hours; None: they may be asked for.
+
+        Slots are granted a little before they come, so it is shut by so much before the hours end. If that is
+        not later than `at`, the store's clock has to be read anew: in a long wait, its estimate blurs.
+        """
+        if self.hours is None:
+            return None
+        if not self.clock.known:
+            return at
+        opens = self.opens(at, self.together(state))
+        if opens <= at:
+            return None
+        blur = self.clock.error(round(opens))
+        return opens - blur if blur > _BLUR else opens
 
     def now(self, at: int) -> float:
         """The estimated reading of the store's clock, in seconds since 1970."""

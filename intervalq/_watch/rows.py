@@ -89,14 +89,21 @@ def schedule_rows(schedules: Iterable[ScheduleInfo]) -> list[Row]:
     rows = []
     for info in schedules:
         state = "paused" if info.paused else "running" if info.running else "waiting"
-        does = "calls a function" if info.queue is None else f"inserts into {escaped(info.queue)}"
         following = moment(info.upcoming[0] if info.upcoming else None)
-        cells = (escaped(info.name), state, following, moment(info.last), escaped(info.plan), does)
+        times = following, moment(info.last), escaped(info.plan)
+        cells = (escaped(info.name), state, *times, what_it_does(info))
         more = [("host", escaped(info.host))] if info.host is not None else []
         rows.append(
             Row(f"{info.name}:{info.queue}", cells, [*zip(SCHEDULES, cells, strict=True), *more], info)
         )
     return rows
+
+
+def what_it_does(schedule: ScheduleInfo) -> str:
+    """What happens at the times of a schedule."""
+    if schedule.queue is not None:
+        return f"inserts into {escaped(schedule.queue)}"
+    return "runs a command" if schedule.is_command else "calls a function"
 
 
 def worker_rows(workers: Iterable[tuple[WorkerSession, list[Task]]], now: float) -> list[Row]:

@@ -17,7 +17,7 @@ from intervalq._timing.clock import CLOCK
 from intervalq._timing.outage import LoopOutage
 from intervalq.errors import InvalidOption, ScheduleNotFound, StoreUnavailable
 from intervalq.schedules._choice import Misfire
-from intervalq.schedules._holder import host_of
+from intervalq.schedules._holder import host_of, runs_command
 from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._runner import Runner, look_often
@@ -84,6 +84,8 @@ class ScheduleInfo(NamedTuple):
     """The queue of its tasks, if it is a durable schedule (`Tasks.schedule`)."""
     host: str | None = None
     """The machine that fired the last occurrence; None: none has, or it is a durable schedule."""
+    is_command: bool = False
+    """Whether it is one of `intervalq once`, which the cron of hosts starts."""
 
 
 class Schedules:
@@ -291,9 +293,19 @@ class Schedules:
 
         Raises:
             ScheduleNotFound: the store has no such schedule.
+            InvalidOption: it is one of `intervalq once`, which has no processes that wait.
             StoreError: as for `inspect_all`.
         """
-        await self._change(name, ask)
+
+        def asked(record: Record, now: int) -> Record:
+            if runs_command(record.holder):
+                raise InvalidOption(
+                    f"schedule {name!r} is one of `intervalq once`: no process waits to run its command. Run "
+                    "the command itself, on the host of your choice"
+                )
+            return ask(record, now)
+
+        await self._change(name, asked)
 
     async def drop(self, name: str) -> None:
         """Forget a schedule. A process that still runs it creates it again.
@@ -346,6 +358,7 @@ class Schedules:
             None if record.fired is None else plan.time(record.fired),
             tuple(times),
             host=None if record.fired is None else host_of(record.holder),
+            is_command=runs_command(record.holder),
         )
 
     def _twin(self, store: str | os.PathLike[str] | None) -> Schedules:

@@ -8,8 +8,10 @@ import socket
 from typing import Final, NamedTuple, Self
 
 _NAME: Final = re.compile(
-    r"[0-9a-f]{16}\.-?\d+@(?P<host>.*?)(?P<ahead>[+-]\d+\.\d)(?: (?P<code>\d+))?", re.DOTALL
+    r"[0-9a-f]{16}\.-?\d+@(?P<host>.*?)(?P<ahead>[+-]\d+\.\d)(?: (?P<code>\d+|-))?", re.DOTALL
 )
+_COMMAND: Final = " -"
+"""The end of the name of one who runs a command that has not ended."""
 _MAX_HOST: Final = 100
 
 
@@ -21,6 +23,8 @@ class Holder(NamedTuple):
     """By how many seconds its clock was ahead of the store's; negative: behind."""
     code: int | None
     """The exit code of the command that it ran (`intervalq once`), which has ended; None: none is known."""
+    is_command: bool
+    """Whether it runs or ran a command."""
 
     @classmethod
     def of(cls, name: str) -> Self | None:
@@ -28,15 +32,26 @@ class Holder(NamedTuple):
         found = _NAME.fullmatch(name)
         if found is None:
             return None
-        return cls(
-            found["host"], float(found["ahead"]), None if found["code"] is None else int(found["code"])
-        )
+        code = found["code"]
+        ended = None if code is None or code == "-" else int(code)
+        return cls(found["host"], float(found["ahead"]), ended, code is not None)
 
 
 def host_of(name: str) -> str:
     """The machine of a holder."""
     found = Holder.of(name)
     return found.host if found is not None else "another process"
+
+
+def of_command(name: str, code: int | None = None) -> str:
+    """The name of one who runs a command, or who ran it, with its exit code."""
+    return f"{name}{_COMMAND}" if code is None else f"{name.removesuffix(_COMMAND)} {code}"
+
+
+def runs_command(name: str) -> bool:
+    """Whether this is the name of one who runs or ran a command: hosts start it, and not a process here."""
+    found = Holder.of(name)
+    return found is not None and found.is_command
 
 
 class Process:

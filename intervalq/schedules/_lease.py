@@ -64,8 +64,17 @@ async def keep(records: Records, name: str, taken: Record, lease: int, scope: an
     scope.deadline = anyio.current_time()
 
 
-async def run(records: Records, name: str, taken: Record, function: Callable[[], Awaitable[None]]) -> None:
-    """Run a function under the lease that was taken; it is cancelled if the lease is lost."""
+async def run(
+    records: Records,
+    name: str,
+    taken: Record,
+    function: Callable[[], Awaitable[None]],
+    following: int | None = None,
+) -> None:
+    """Run a function under the lease that was taken; it is cancelled if the lease is lost.
+
+    From `following` on, the next occurrence waits for the end. None: none does.
+    """
     finished = False
 
     async def kept(scope: anyio.CancelScope) -> None:
@@ -87,7 +96,7 @@ async def run(records: Records, name: str, taken: Record, function: Callable[[],
             finally:
                 group.cancel_scope.cancel()
     finally:
-        await _give_back(records, name, taken.holder, finished=finished)
+        await _give_back(records, name, taken.holder, finished=finished, following=following)
 
 
 async def run_beside(
@@ -115,9 +124,12 @@ async def run_beside(
         raise failed
 
 
-async def _give_back(records: Records, name: str, holder: str, *, finished: bool) -> None:
+async def _give_back(
+    records: Records, name: str, holder: str, *, finished: bool, following: int | None = None
+) -> None:
     def ended(record: Record | None, now: int) -> Record | None:
-        return None if record is None else end(record, holder, now, finished=finished)
+        waited = following is not None and now >= following
+        return None if record is None else end(record, holder, now, finished=finished, waited=waited)
 
     with anyio.move_on_after(_ENDING, shield=True):
         try:

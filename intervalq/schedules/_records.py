@@ -98,15 +98,19 @@ class Records:
             else:
                 self._note(name, text)
         for name in doubtful:
-            await self._swap(name, self._texts.get(name))
+            known = self._texts.get(name)
+            await self._swap(name, known, known)
         return {name for name in {*before, *self._texts} if before.get(name) != self._texts.get(name)}
 
-    async def swap(self, name: str, record: Record | None, *, earliest: int = 0) -> bool:
-        """Replace the known record of a schedule; returns whether it was still the stored one.
+    async def swap(
+        self, name: str, record: Record | None, *, earliest: int = 0, presumed: Record | None = None
+    ) -> bool:
+        """Replace the known record of a schedule, or the `presumed` one; returns whether that was stored.
 
         Whatever is stored is known afterwards. Nothing is done before `earliest` on the store's clock.
         """
-        return await self._swap(name, None if record is None else record.to_text(), earliest)
+        known = self._texts.get(name) if presumed is None else presumed.to_text()
+        return await self._swap(name, known, None if record is None else record.to_text(), earliest)
 
     async def change(self, name: str, change: Change) -> Record | None:
         """Apply a change to a schedule's record, again if another process was faster; returns the record.
@@ -137,9 +141,9 @@ class Records:
         """Whether changes can come without a wake-up. In virtual time, clocks are never set."""
         return CLOCK.get().goes_on or not isinstance(self._store, SchedulesWaking)
 
-    async def _swap(self, name: str, text: str | None, earliest: int = 0) -> bool:
+    async def _swap(self, name: str, known: str | None, text: str | None, earliest: int = 0) -> bool:
         sent = CLOCK.get().now()
-        answer = await self._store.swap_schedule(name, self._texts.get(name), text, earliest=earliest)
+        answer = await self._store.swap_schedule(name, known, text, earliest=earliest)
         self._read(answer.now, sent)
         self._note(name, answer.text)
         return answer.done

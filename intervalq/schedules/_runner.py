@@ -11,6 +11,7 @@ import anyio
 from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 
+from intervalq._hours.zone import shown
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.outage import LoopOutage
 from intervalq._timing.wakeable_sleep import WakeableSleep
@@ -22,8 +23,7 @@ from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
 from intervalq.schedules._task import ScheduledTask
 from intervalq.schedules._times.plan import Plan
-from intervalq.schedules._times.zone import shown
-from intervalq.schedules.rules import Record, declare, fire, skip
+from intervalq.schedules.rules import Outcome, Record, declare, end, fire, skip
 from intervalq.store import wall_clock
 
 log: Final = logging.getLogger("intervalq")
@@ -34,7 +34,7 @@ between two looks at a paused schedule."""
 
 _BEHIND: Final = 20_000
 """The head start, in microseconds, of the process that took the last occurrence. The others don't know yet
-how that run ended, so they would ask the store twice: for its end, and for the next occurrence."""
+whether that run has ended, and presume it: if they were first while it goes on, they would ask twice."""
 
 _THREADS: Final = 40
 """How many runs of a plain function go on at once in a process. Other schedules have their own."""
@@ -63,6 +63,8 @@ class Runner:
         """The last occurrence that was too late for its grace."""
         self._let_go = 0
         """The fencing number of the last run whose process was given a head start."""
+        self._ended = 0
+        """That of the last run which was presumed to have ended."""
 
     def wake(self) -> None:
         """Look at the record again: it has changed, or the store's clock has."""
@@ -169,19 +171,13 @@ class Runner:
 
     async def _take(self, record: Record, choice: Choice, now: int) -> None:
         task, records = self._task, self._records
-        outcome = fire(
-            record,
-            choice.scheduled,
-            choice.due,
-            now,
-            self._process.name(choice.scheduled, wall_clock() - now),
-            grace=None if choice.scheduled == record.asked else task.grace,
-            lease=_lease.LEASE,
-            overlap=task.overlap,
-        )
+        before = self._presumed(record, now)
+        outcome = self._fire(before, choice, now)
+        if outcome.verdict != "ours" and before is not record:
+            before, outcome = record, self._fire(record, choice, now)
         if outcome.verdict == "ours":
-            self._before = record
-            await records.swap(task.name, outcome.record, earliest=choice.due)
+            self._before = before
+            await records.swap(task.name, outcome.record, earliest=choice.due, presumed=before)
         elif outcome.verdict == "held" and task.overlap == "skip":
             log.info("schedule %r: %s is skipped, an earlier run goes on", task.name, self._time(choice))
             await records.swap(task.name, skip(record, choice.scheduled))
@@ -193,6 +189,30 @@ class Runner:
             assert outcome.verdict == "misfire", outcome
             log.warning("schedule %r: %s is missed, it is too late", task.name, self._time(choice))
             self._late = choice.scheduled
+
+    def _presumed(self, record: Record, now: int) -> Record:
+        """The record that is probably stored: a run of another process has ended since it was known.
+
+        The record of that end is known, too, so if this is right, the store is asked only once.
+        """
+        is_others = record.running and not self._process.has(record.holder, record.fired)
+        if not is_others or now >= record.until or record.fence == self._ended:
+            return record
+        self._ended = record.fence
+        return end(record, record.holder, now, finished=True)
+
+    def _fire(self, before: Record, choice: Choice, now: int) -> Outcome:
+        task = self._task
+        return fire(
+            before,
+            choice.scheduled,
+            choice.due,
+            now,
+            self._process.name(choice.scheduled, wall_clock() - now),
+            grace=None if choice.scheduled == before.asked else task.grace,
+            lease=_lease.LEASE,
+            overlap=task.overlap,
+        )
 
     async def _begin(self, taken: Record) -> None:
         """Start the function, unless the lease is nearly over, because the answer came late or was lost."""
@@ -220,7 +240,9 @@ class Runner:
             if self._task.overlap == "allow":
                 await _lease.run_beside(self._records, name, taken.holder, call)
             else:
-                await _lease.run(self._records, name, taken, call)
+                plan = self._records.plan(name, taken)
+                following = plan.after(taken.through) if self._task.overlap == "wait" else None
+                await _lease.run(self._records, name, taken, call, following)
                 self.wake()
         except Exception as error:
             reason: BaseException = error

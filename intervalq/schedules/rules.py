@@ -46,7 +46,8 @@ class Record:
     holder: str = ""
     """Who fired the last one: a name that is used for one occurrence by one process."""
     until: int = 0
-    """When the run of the last occurrence ended, or ends unless its holder renews the lease."""
+    """When the run of the last occurrence ends unless its holder renews the lease, or when it was given back.
+    0: it has ended, and nothing waited for that. So who knows of the run knows this record, too."""
     running: bool = False
     """Whether its holder has not reported the end of the run; where runs may overlap, its beginning."""
     paused: bool = False
@@ -184,14 +185,23 @@ def renew(record: Record, holder: str, now: int, lease: int) -> Record:
     return replace(record, until=max(record.until, now + lease))
 
 
-def end(record: Record, holder: str, now: int, *, finished: bool) -> Record:
-    """Give the lease of a run back; unless it is `finished`, the next occurrence reports it as abandoned."""
+def end(record: Record, holder: str, now: int, *, finished: bool, waited: bool = False) -> Record:
+    """Give the lease of a run back.
+
+    Args:
+        record: the schedule.
+        holder: whose run it is.
+        now: the store's clock.
+        finished: False: the next occurrence reports it as abandoned.
+        waited: whether an occurrence waits for this, so that it is late only from now on.
+    """
     if record.holder != holder or not record.running:
         return record
     until = min(record.until, now)
     if not finished or record.fired is None:
         return replace(record, until=until)
-    return replace(record, until=until, running=False, reported=max(record.reported, record.fired))
+    reported = max(record.reported, record.fired)
+    return replace(record, until=until if waited else 0, running=False, reported=reported)
 
 
 def pause(record: Record) -> Record:

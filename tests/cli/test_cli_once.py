@@ -62,6 +62,7 @@ def test_one_runs_it_and_the_others_say_which(intervalq: CommandLine, once: Call
     assert (line["name"], line["host"], line["running"]) == ("n", HOST, False)
     table = intervalq("schedule", "list").stdout
     assert f" on {HOST} " in table, "it ran there last"
+    assert "runs a command" in table
     assert f"waiting on {HOST}" not in table
 
 
@@ -105,6 +106,19 @@ def test_a_signal_ends_the_command_and_the_run_has_ended(
     assert once(*YEARLY, "--", "true").stderr == f"intervalq: {HOST} has run it: exit code 143\n"
 
 
+@pytest.mark.usefixtures("once")
+def test_nobody_can_ask_for_a_command_that_no_process_waits_to_run(intervalq: CommandLine) -> None:
+    first = started(intervalq, *YEARLY)
+    (running,) = intervalq("schedule", "list", "--json").results
+    refused = [intervalq("schedule", "run", "n", code=2).stderr]
+    first.send_signal(signal.SIGTERM)
+    assert first.wait() == 128 + signal.SIGTERM
+    (ended,) = intervalq("schedule", "list", "--json").results
+    refused.append(intervalq("schedule", "run", "n", code=2).stderr)
+    assert [shown["is_command"] for shown in (running, ended)] == [True, True]
+    assert all("intervalq once" in why and "Run the command itself" in why for why in refused)
+
+
 def test_late_ones_paused_ones_and_wrong_ones(intervalq: CommandLine) -> None:
     late = intervalq("once", *YEARLY, "--grace", "0", "--", "true", code=75)
     assert "it is too late for 20" in late.stderr
@@ -133,7 +147,7 @@ def test_the_doctor_names_hosts_whose_clocks_disagree(intervalq: CommandLine) ->
     path = intervalq.folder / "state.json"
     document = json.loads(path.read_text())
     record = json.loads(document["schedules"]["n"])
-    assert Holder.of(record["holder"]) == (HOST, 0.0, 0)
+    assert Holder.of(record["holder"]) == (HOST, 0.0, 0, True)
     other = Process().name(1, -90_000_000).replace(HOST[:100], "far\x1bhost")
     document["schedules"]["m"] = json.dumps(record | {"holder": other})
     path.write_text(json.dumps(document))
@@ -145,7 +159,7 @@ def test_the_doctor_names_hosts_whose_clocks_disagree(intervalq: CommandLine) ->
 @pytest.mark.parametrize("name", ["", "1.2@h+1.0", "deadbeef", f"{'a' * 16}.5@h+1.0 x"])
 def test_names_of_other_holders_tell_nothing(name: str) -> None:
     assert Holder.of(name) is None
-    assert Holder.of(f"{'a' * 16}.5@a+b-0.3+1.0 7") == ("a+b-0.3", 1.0, 7)
+    assert Holder.of(f"{'a' * 16}.5@a+b-0.3+1.0 7") == ("a+b-0.3", 1.0, 7, True)
 
 
 def test_a_host_that_gets_no_answers_ends_its_command_before_another_one_may_begin() -> None:

@@ -106,6 +106,10 @@ def test_a_process_that_has_claimed_a_schedule_resumes_what_another_one_has_paus
             await one.schedules.pause(name)
             await two.schedules.resume(name)
             assert not (await one.schedules.inspect(name)).paused
+            await two._session().claims((QUEUE,), 1_000)
+            await one.schedule(name, "q", "new", every="1h")
+            made = await two.schedules.fire(name)
+            assert [task.value for task in await one.tasks(ids=[made])] == ["new"]
             await one.schedules.drop(name)
 
     anyio.run(main)

@@ -11,7 +11,7 @@ import pytest
 
 from faults.proxy import proxied
 from intervalq.schedules import Occurrence, Schedules
-from schedules.world import MINUTE, World, run
+from schedules.world import MINUTE, Declare, World, run
 from stores.kinds import url_of
 
 PROCESSES = 3
@@ -46,10 +46,50 @@ def test_each_process_asks_once_for_an_occurrence_and_once_a_minute(overlap: str
     run(main)
 
 
-async def _live(world: World, declare: object, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    async with world.process(declare, silent=True):  # type: ignore[arg-type] # declares schedules
-        task_status.started()
-        await anyio.sleep_forever()
+@pytest.mark.parametrize("overlap", ["skip", "wait", "allow"])
+@pytest.mark.parametrize("dies", [True, False])
+def test_they_ask_once_also_if_the_process_that_ran_the_last_one_is_dead_or_late(
+    overlap: str, dies: bool
+) -> None:
+    async def main() -> None:
+        world = World()
+
+        def declare(schedules: Schedules, note: Callable[..., object]) -> None:
+            async def run_(occurrence: Occurrence) -> None:
+                await anyio.sleep(0.5)
+                await note(occurrence)  # type: ignore[misc] # a coroutine
+
+            schedules.every("10s", name="s", overlap=overlap)(run_)  # type: ignore[arg-type] # of a list
+
+        async with anyio.create_task_group() as group:
+            scopes = [await group.start(_live, world, declare) for _ in range(PROCESSES)]
+            await anyio.sleep(14)
+            for _ in range(PROCESSES - 1):
+                last, count = world.fired[-1][0], len(world.fired)
+                for line in world.lines:
+                    line.calls.clear()
+                if dies:
+                    scopes[last].cancel()
+                world.lines[last].is_cut = not dies
+                await anyio.sleep(10)
+                world.lines[last].is_cut = False
+                assert len(world.fired) == count + 1
+                winner = world.fired[-1][0]
+                assert winner != last
+                for number in {*range(PROCESSES)} - {last}:
+                    assert world.lines[number].calls["swap"] <= 1 + (number == winner)
+            group.cancel_scope.cancel()
+
+    run(main)
+
+
+async def _live(
+    world: World, declare: Declare, *, task_status: anyio.abc.TaskStatus[anyio.CancelScope]
+) -> None:
+    with anyio.CancelScope() as scope:
+        async with world.process(declare, silent=True):
+            task_status.started(scope)
+            await anyio.sleep_forever()
 
 
 @pytest.mark.parametrize(

@@ -135,10 +135,18 @@ def test_a_late_occurrence_is_a_misfire_and_a_waiting_one_is_late_from_the_end_o
     assert fire(record, 10, 10, 15, "a", grace=5, lease=LEASE).verdict == "ours"
     assert fire(record, 10, 10, 16, "a", grace=5, lease=LEASE).verdict == "misfire"
     assert fire(record, 10, 10, 10**9, "a", grace=None, lease=LEASE).verdict == "ours"
-    ran = end(fire(record, 10, 10, 10, "a", grace=5, lease=LEASE).record, "a", 18, finished=True)
+    running = fire(record, 10, 10, 10, "a", grace=5, lease=LEASE).record
+    ran = end(running, "a", 18, finished=True, waited=True)
     assert fire(ran, 12, 12, 22, "b", grace=5, lease=LEASE, overlap="wait").verdict == "ours"
     assert fire(ran, 12, 12, 24, "b", grace=5, lease=LEASE, overlap="wait").verdict == "misfire"
     assert fire(ran, 12, 12, 22, "b", grace=5, lease=LEASE).verdict == "misfire"
+
+
+def test_who_knows_of_a_run_knows_the_record_of_its_end() -> None:
+    running = fire(declare(None, "p", 0), 10, 10, 10, "a", grace=5, lease=LEASE).record
+    renewed = renew(running, "a", 15, LEASE)
+    assert renewed != running
+    assert end(renewed, "a", 17, finished=True) == end(running, "a", 11, finished=True)
 
 
 def test_a_run_that_is_given_back_unfinished_stays_to_be_reported() -> None:

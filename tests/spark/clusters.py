@@ -36,6 +36,9 @@ _SMALL: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.locality.wait": "0s",
+    # Compiling a plan takes longer than a few rows take without it. Examples of the manual compile theirs.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 _EXECUTORS: Final[Mapping[str, str]] = {

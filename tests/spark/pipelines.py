@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 # The behaviour of calls is in files beside it, so that a test can change it between runs. A line per
 # call is one write.
@@ -61,6 +65,14 @@ store = "state.db"
 
 But two tasks that begin at once may do so out of order, which an audit reports.
 """
+
+
+@contextmanager
+def unaudited() -> Iterator[None]:
+    """Let runs end without an audit of the log, which takes half of their time, where none is looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("intervalq.pipeline._run.judge", lambda *_: None)
+        yield
 
 
 class Small:

@@ -7,7 +7,6 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
     from intervalq.spark._audit.result import Audit
 
 BY_KEY = {"key_twice", "attempt_skipped", "attempt_order", "attempt_overlap", "replay_unknown"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quickly(spark: SparkSession) -> Iterator[None]:
-    """Compiling a plan takes longer than these few rows take without it."""
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    yield
-    spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,14 +41,6 @@ def rows_of(*clocks: Clock, seed: int = 1) -> list[logs.Row]:
         )
         rows[-1] |= {"day": None}
     return rows
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quickly(spark: SparkSession) -> Iterator[None]:
-    """As for other audits of a few rows."""
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    yield
-    spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
 def judged(spark: SparkSession, rows: list[logs.Row], **options: Any) -> Audit:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from zipfile import ZipFile
 
 import anyio
 import pytest
 
+import intervalq
+import intervalq_stores
 from intervalq.ledger.rules import Count, Drop, Summary
 from intervalq.ledger.store import open_ledger_store
 from spark.clusters import Cluster
@@ -33,10 +38,14 @@ def tag() -> str:
 
 
 @contextmanager
-def _driver(cluster: Cluster, api: SparkApi, store: str, *steps: Step, **conf: str) -> Iterator[Program]:
+def _driver(
+    cluster: Cluster, api: SparkApi, store: str, *steps: Step, python: str | None = None, **conf: str
+) -> Iterator[Program]:
+    """Start a driver; `python`: that of its executors, if it is another one."""
     common = json.dumps({"api": api.url, "store": store})
     settings = {key.replace("_", "."): value for key, value in conf.items()}
-    program = cluster.submit(CALLS, common, *map(json.dumps, steps), conf=settings)
+    variables = {} if python is None else {"PYSPARK_PYTHON": python}
+    program = cluster.submit(CALLS, common, *map(json.dumps, steps), conf=settings, **variables)
     try:
         yield program
     finally:
@@ -74,10 +83,29 @@ def _repeats(api: SparkApi, name: str) -> int:
     return sum(number - 1 for number in _calls(api, name).values())
 
 
+def _zipped(folder: Path) -> tuple[Path, Path]:
+    """intervalq as one file, and a Python that has all but intervalq: `-S` heeds no editable install."""
+    file = folder / "parts.zip"
+    with ZipFile(file, "w") as parts:
+        for package in (Path(intervalq.__file__).parent, Path(intervalq_stores.__file__).parent):
+            for path in package.rglob("*"):
+                if "__pycache__" not in path.parts:
+                    parts.write(path, path.relative_to(package.parent))
+    python = folder / "python"
+    there = sysconfig.get_path("purelib")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{there}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o700)
+    return file, python
+
+
 def test_tasks_that_fail_and_plans_that_are_evaluated_twice(
-    standalone_cluster: Cluster, spark_api: SparkApi, redis_url: str, tag: str
+    standalone_cluster: Cluster, spark_api: SparkApi, redis_url: str, tag: str, tmp_path: Path
 ) -> None:
-    """Row 40 fails once, half-way through its task; a sort samples its input first; two actions run."""
+    """Row 40 fails once, half-way through its task; a sort samples its input first; two actions run.
+
+    The executors have intervalq from `--py-files` alone.
+    """
+    file, python = _zipped(tmp_path)
     spark_api.status = lambda key, call: 500 if key.endswith("-40") and "fails" in key and call == 1 else 200
     steps: list[Step] = []
     for ledger in (True, False):
@@ -87,7 +115,8 @@ def test_tasks_that_fail_and_plans_that_are_evaluated_twice(
             {"name": f"sort-{end}", "ledger": ledger, "ask": "sort"},
             {"name": f"twice-{end}", "ledger": ledger, "ask": "twice"},
         ]
-    with _driver(standalone_cluster, spark_api, redis_url, *steps) as driver:
+    conf = {"spark_submit_pyFiles": str(file)}
+    with _driver(standalone_cluster, spark_api, redis_url, *steps, python=str(python), **conf) as driver:
         reported = _reported(driver)
     assert all(one["rows"] == one["right"] == 60 for one in reported.values())
     assert {name: len(_calls(spark_api, name)) for name in reported} == dict.fromkeys(reported, 60)

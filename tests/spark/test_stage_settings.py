@@ -129,7 +129,16 @@ def test_only_configuration_travels(ledger: str) -> None:
     assert len(data) < 20_000
     assert callable(cloudpickle.loads(data))
     assert job.queue is not None
-    assert job.queue._options.lookahead == 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "tickets"), [({"rate": "1/s"}, 1), ({"rate": "100/s"}, 5), ({"rate": "5000/s"}, 16), ({}, 1)]
+)
+def test_a_task_holds_the_tickets_of_a_short_time(ledger: str, rate: dict[str, Any], tickets: int) -> None:
+    queue = IntervalQueue("q", store=ledger, **rate)
+    job = job_maker(Calls(), **{**USUAL, "queue": queue})(GIVES_TEXT)
+    assert job.queue is not None
+    assert job.queue._options.lookahead == tickets
 
 
 @pytest.mark.parametrize(

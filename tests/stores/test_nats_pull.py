@@ -322,3 +322,19 @@ async def test_a_lost_connection_ends_what_waits_and_it_is_asked_again(
         assert [(claim.value, claim.attempt) for claim in found] == [(1, 1)]
         await found[0].ack()
     assert await others.queues(queue) == []
+
+
+async def test_a_call_goes_on_by_the_next_session_when_its_own_has_expired(
+    tasks: Tasks, others: Tasks, queue: str
+) -> None:
+    """The store has forgotten the session, of which its process has just heard."""
+    pull = tasks.pull(queue, name="p")
+    assert await pull.fetch(no_wait=True) == []
+    session = pull._session()
+    before = session.batcher.session
+    await others.insert(queue, 1)
+    tasks._here()._sessions.clear()  # type: ignore[attr-defined] # of this store
+    session.lapsed()
+    (claim,) = await pull.fetch(1, timeout=10)
+    assert session.batcher.session != before
+    await claim.ack()

@@ -52,3 +52,15 @@ async def test_the_last_declaration_holds_although_another_one_was_not_seen() ->
         await anyio.sleep(1)
         await two.schedule("s", "out", every="1h")
         assert (await store.row("schedule/s")).version == 2
+
+
+@in_virtual_time
+async def test_what_is_inserted_now_has_the_last_value_although_it_was_not_seen() -> None:
+    store = FakeStore()
+    line = OldReads(store.behind)
+    async with handle(store.line()) as one, handle(line) as two:
+        await one.schedule("s", "out", "old", every="1h")
+        line.old = (await store.row("schedule/s"),)
+        await one.schedule("s", "out", "new", every="1h")
+        await two.schedules.fire("s")
+        assert [task.value for task in await one.tasks("out")] == ["new"]

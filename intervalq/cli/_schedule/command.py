@@ -10,13 +10,14 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import anyio
 import click
 
+from intervalq._hours.zone import shown
 from intervalq._show import as_json, bare_table, escaped, print_table
 from intervalq._watch.reader import tasks_at
+from intervalq._watch.rows import what_it_does
 from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
 from intervalq.errors import ScheduleNotFound
 from intervalq.schedules import ScheduleInfo, Schedules
-from intervalq.schedules._times.zone import shown
 from intervalq.tasks import TaskSchedules
 
 R = TypeVar("R")
@@ -101,7 +102,7 @@ def list_(store: str | None, *, as_json_: bool) -> None:
             where = f" on {escaped(info.host)}" if info.host else ""
             state, ran = (state + where, "") if info.running else (state, where)
             last = _time(info.last) + ran
-            does = "a function or command" if info.queue is None else f"inserts into {info.queue}"
+            does = what_it_does(info)
             made.add_row(escaped(info.name), escaped(info.plan), does, state, last, upcoming)
         print_table(made)
     else:
@@ -135,7 +136,8 @@ def run(name: str, store: str | None) -> None:
     """Run a schedule now, beside its times, also while it is paused.
 
     A durable schedule inserts its task. A function is called by one of the processes that run the schedule:
-    they learn of it within a minute.
+    they learn of it within a minute. Schedules of `intervalq once` are refused, since no process waits there:
+    run their commands themselves.
     """
     ids = _on(store, lambda schedules: schedules.fire(name))
     for id_ in ids:

@@ -9,6 +9,7 @@ from typing import Final
 import anyio
 import click
 
+from intervalq._hours.zone import shown
 from intervalq._queue.options import Duration
 from intervalq._show import warn
 from intervalq._spec import parse
@@ -20,10 +21,9 @@ from intervalq.cli._run.program import GRACE
 from intervalq.cli._tasks.guarded import Guarded
 from intervalq.errors import InvalidOption, StoreUnavailable
 from intervalq.schedules import _lease
-from intervalq.schedules._holder import Holder, Process, host_of
+from intervalq.schedules._holder import Holder, Process, host_of, of_command
 from intervalq.schedules._records import Records
 from intervalq.schedules._times.plan import Plan
-from intervalq.schedules._times.zone import shown
 from intervalq.schedules.rules import Record, end, fire, skip, take_over
 from intervalq.store import Store, open_store, scheduling, wall_clock
 
@@ -188,7 +188,7 @@ class _Once:
             before = Record(plan=text, through=scheduled - 1, reported=scheduled - 1)
         else:
             before = replace(known, plan=text)
-        holder = self._process.name(scheduled, wall_clock() - now)
+        holder = of_command(self._process.name(scheduled, wall_clock() - now))
         outcome = fire(before, scheduled, scheduled, now, holder, grace=self._grace, lease=self._lease)
         if outcome.verdict == "ours":
             if not await records.swap(self._name, outcome.record, earliest=scheduled):
@@ -228,7 +228,7 @@ class _Once:
         if not self._retries:
             warn(f"{host} ran it, and was lost: it is not known how far it came")
             return TEMPORARY
-        holder = self._process.name(taken.fired, wall_clock() - now)
+        holder = of_command(self._process.name(taken.fired, wall_clock() - now))
         after = take_over(taken, holder, now, self._lease)
         if not await records.swap(self._name, after):
             return None
@@ -256,7 +256,9 @@ class _Once:
             if record is None:
                 return None
             after = end(record, holder, now, finished=code is not None)
-            return after if after is record or after.running else replace(after, holder=f"{holder} {code}")
+            return (
+                after if after is record or after.running else replace(after, holder=of_command(holder, code))
+            )
 
         try:
             await self._records.change(self._name, ended)

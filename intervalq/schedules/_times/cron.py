@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Final
 
+from intervalq._hours.zone import instant_of, local
 from intervalq.errors import InvalidOption, MissingExtra, short
-from intervalq.schedules._times.zone import instant_of, local
 
 if TYPE_CHECKING:
     from cronsim import CronSim

@@ -9,11 +9,11 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final, Self
 
+from intervalq._hours.window import checked_window, is_open, next_opening
+from intervalq._hours.zone import checked_instant, local, zone_of
 from intervalq._spec import parse
 from intervalq.errors import InvalidOption
 from intervalq.schedules._times.cron import checked_cron, next_fires
-from intervalq.schedules._times.window import checked_window, is_open, next_opening
-from intervalq.schedules._times.zone import checked_instant, local, zone_of
 
 _MILLISECOND: Final = 1_000
 _MINUTE: Final = 60_000_000

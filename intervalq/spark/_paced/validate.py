@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _MOST_ROWS: Final = 4 * MAX_ROWS
 """A quarter of them is claimed at a time."""
 
+_TURN, _MOST_IN_TURN = 50_000, 16
+"""How long a task starts rows in a row while others wait, in microseconds, and how many it starts at most."""
+
 
 def job_maker(
     function: Callable[..., Any],
@@ -130,11 +133,17 @@ def schema_hash(given: StructType) -> str:
 
 
 def _of_tasks(queue: IntervalQueue) -> IntervalQueue:
-    """The same queue for a task, with one ticket at a time, so that 1,000 tasks hold 1,000 slots."""
+    """The same queue for a task, which starts as many rows in a row as have slots in a short time.
+
+    Where slots are close together, one request serves several starts. Where they are not, a task holds one
+    ticket, so that 1,000 tasks hold 1,000 slots.
+    """
     if queue._has_own_store:
         raise InvalidOption(f"{queue!r} has a store object, which can't be pickled: give the queue a URL")
     _check_store(queue._options.store_url)  # noqa: SLF001 - its own package
-    return queue._like(replace(queue._options, lookahead=1))  # noqa: SLF001 - its own package
+    options = queue._options  # noqa: SLF001 - its own package
+    in_turn = 1 if options.interval is None else max(1, min(_MOST_IN_TURN, _TURN // options.interval))
+    return queue._like(replace(options, lookahead=in_turn))  # noqa: SLF001 - its own package
 
 
 def _check_policies(on_unknown: Policy, errors: Errors, log: str | None) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
 
 from intervalq.errors import InvalidOption
-from intervalq.spark._compat import require
+from intervalq.spark._compat import condition, require
 from intervalq.spark._source.options import TABLES, read_options, stream_options, write_options
 from intervalq.spark._source.read import SCHEMAS, TableReader
 from intervalq.spark._source.stream import TaskStreamReader
@@ -105,7 +106,11 @@ def register(spark: SparkSession) -> None:
     Spark finds it by itself if intervalq is installed when the session starts; this is for sessions that
     don't search for data sources, and for Spark Connect servers without intervalq.
     """
-    spark.dataSource.register(IntervalqSource)
+    try:
+        spark.dataSource.register(IntervalqSource)
+    except AnalysisException as error:  # Spark 4.0, if it has found it by itself
+        if condition(error) != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 __all__ = ["TABLES", "IntervalqSource", "register"]

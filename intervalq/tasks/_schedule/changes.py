@@ -112,10 +112,14 @@ class TaskSchedules:
             ScheduleNotFound: there is no such schedule.
             StoreError: as for `inspect_all`.
         """
-        task = _stored(self._home, await _found(self._home, name)).task._replace(id=f"{name}/{new_id()}")
-        await self._home._here().apply(Modify(inserts=(task,)))
-        self._home._wake()
-        return task.id
+        id_ = f"{name}/{new_id()}"
+
+        def fired(row: Row) -> Modify:
+            task = _stored(self._home, row).task._replace(id=id_)
+            return replace(_seen(row), inserts=(task,))
+
+        await _change(self._home, name, fired)
+        return id_
 
 
 async def put(home: Home, new: Stored) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
+from intervalq._hours.zone import local
 from intervalq.schedules._choice import Misfire
 from intervalq.schedules._times.plan import Plan, plan_of
-from intervalq.schedules._times.zone import local
 from intervalq.tasks.rules import Insert, Row
 
 QUEUE: Final = "intervalq:schedules"

@@ -268,7 +268,7 @@ class WorkSession:
     def lapsed(self) -> None:
         """Drop all claims and begin another session, because the store no longer knows this one."""
         if not self._is_lapsed:
-            self._is_lapsed = True
+            self._is_lapsed, self._begun = True, anyio.Event()  # of its successor
             log.warning("session %s has expired: its claims are lost", self.batcher.session)
             self.batcher.lose_all()
             self.batcher.poke()

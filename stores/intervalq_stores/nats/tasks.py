@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from anyio.lowlevel import checkpoint
+
 from intervalq.errors import MissingExtra, StoreError, StoreUnavailable, UnsupportedOperation
 from intervalq.tasks.rules import (
     Acquire,
@@ -80,6 +82,7 @@ class NATSTaskStore:
         """See `Pulling.pull`."""
         claims = self._sessions.get(work.session)
         if claims is None:
+            await checkpoint()  # the caller asks again, by its next session
             return ()
         with self._seen():
             return tuple(await claims.pull(work, seconds))

@@ -1,0 +1,1 @@
+"""Parts of the day, and time zones: when something may happen."""
