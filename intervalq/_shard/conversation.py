@@ -188,7 +188,7 @@ class Conversation:
                         return
                 elif not await self._is_shut() and not await self._check_clock():
                     await self._ask_or_wait()
-                self.outage.ended()
+                self.outage.rested(self._clock.now())
             except StoreUnavailable as error:
                 await self._bear(error)
 
@@ -263,6 +263,7 @@ class Conversation:
             wanted = close and self._time.wants_check(state, self._time.lead(), at)
         if wanted:
             await self._connection.command(Inspect())
+            self.outage.ended()
             self._dispatcher.recheck()
         return wanted
 
@@ -380,6 +381,7 @@ class Conversation:
         try:
             await listener.start()
             while True:
+                self._dispatcher.away = self._clock.now()  # slots that have passed since the hold ended, too
                 # Only after listening has begun: the hold may have ended in between.
                 await self._answers.pass_void(self._connection.state)
                 decision = plan(self._situation())
