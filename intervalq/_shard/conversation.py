@@ -263,7 +263,6 @@ class Conversation:
             wanted = close and self._time.wants_check(state, self._time.lead(), at)
         if wanted:
             await self._connection.command(Inspect())
-            self.outage.ended()
             self._dispatcher.recheck()
         return wanted
 
@@ -364,8 +363,7 @@ class Conversation:
             return 0
         if [slot.ticket for slot in self._grants.tickets] == [self._returning.ticket]:
             return next_question(self._situation())
-        last = self._grants.granted[-1] if self._grants.granted else None
-        if last is None or not last.speculative:
+        if not self._grants.granted or not (last := self._grants.granted[-1]).speculative:
             return 0
         return self._time.bounded(last, self._connection.state, self._clock.now()).last + last.before
 
