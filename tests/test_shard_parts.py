@@ -145,3 +145,13 @@ def test_the_pauses_of_an_outage_grow_and_begin_anew(monkeypatch: pytest.MonkeyP
         assert not outage.is_over(4 + OUTAGE)
         assert outage.is_over(5 + OUTAGE)
         outage.ended()
+
+
+def test_an_outage_lasts_while_there_is_nothing_to_ask_for_less_than_a_pause() -> None:
+    outage = Outage()
+    assert outage.began(0)
+    again = outage.again(0)
+    outage.rested(again + 5_000_000)
+    assert outage
+    outage.rested(again + 5_000_001)
+    assert not outage

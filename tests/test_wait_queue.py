@@ -42,3 +42,14 @@ def test_a_wait_queue_that_many_left_keeps_no_trace_of_them() -> None:
     assert len(queue) == 1
     assert sum(map(len, queue._in_order)) <= 65
     assert queue.first() is waiters[0]
+
+
+def test_a_job_is_not_behind_itself() -> None:
+    queue = WaitQueue()
+    first, second = Waiter(), Waiter()
+    queue.add(first)
+    queue.add(second)
+    assert queue.has_behind(first.order)
+    assert not queue.has_behind(second.order)
+    queue.add(Waiter(priority=-1))
+    assert queue.has_behind(second.order)

@@ -189,7 +189,7 @@ class Conversation:
                         return
                 elif not await self._is_shut() and not await self._check_clock():
                     await self._ask_or_wait()
-                self.outage.ended()
+                self.outage.rested(self._clock.now())
             except StoreUnavailable as error:
                 await self._bear(error)
 
@@ -365,8 +365,7 @@ class Conversation:
             return 0
         if [slot.ticket for slot in self._grants.tickets] == [self._returning.ticket]:
             return next_question(self._situation())
-        last = self._grants.granted[-1] if self._grants.granted else None
-        if last is None or not last.speculative:
+        if not self._grants.granted or not (last := self._grants.granted[-1]).speculative:
             return 0
         return self._time.bounded(last, self._connection.state, self._clock.now()).last + last.before
 
@@ -382,6 +381,7 @@ class Conversation:
         try:
             await listener.start()
             while True:
+                self._dispatcher.away = self._clock.now()  # slots that have passed since the hold ended, too
                 # Only after listening has begun: the hold may have ended in between.
                 await self._answers.pass_void(self._connection.state)
                 decision = plan(self._situation())

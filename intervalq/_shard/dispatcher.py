@@ -86,7 +86,7 @@ class Dispatcher:
         """How many slots were granted late."""
         self.skipped: Counter[str] = Counter()
         """How many slots were given up, by cause."""
-        self.away = 0  # when the store could not be reached last
+        self.away = 0  # when the store could not be reached last, or the queue may have been held
         self.ready: GrantRange | None = None
         """Slots that have come while nobody waits: new jobs may take them one by one, up to `ready_until`."""
         self.ready_until = 0
@@ -180,7 +180,7 @@ class Dispatcher:
             self.missed(slot, state)
 
     def missed(self, slot: Slot, state: State) -> None:
-        """Count a slot that was revoked, or over before it was granted: perhaps while the store was away."""
+        """Count a slot that was revoked, or over before it was granted: perhaps unknown to this process."""
         over = "late" if self._over(slot, state) > self.away else "away"
         self.skipped["revoked" if slot.ticket <= state.revoked_through else over] += 1
 

@@ -272,10 +272,11 @@ class Grants:
         """Move the first granted slot if a job begins in it late. Returns whether it was late."""
         first = self.granted[0]
         late = at - first.instant - first.before
+        if late > 0:
+            self.covered = first.end - first.count - (-late // first.step)
         if late <= first.shift:
             return False
         first.shift = late
-        self.covered = first.end - first.count - (-late // first.step)
         return True
 
     def row_end(self) -> int:

@@ -20,6 +20,7 @@ class Outage:
     def __init__(self, longest: int = _MAX_WAIT) -> None:
         """`longest`: the pauses between two attempts double up to this."""
         self._since: int | None = None
+        self._next = 0
         self._pause = _FIRST
         self._longest = longest
 
@@ -38,13 +39,19 @@ class Outage:
         self._since = now
         return True
 
+    def rested(self, now: int) -> None:
+        """Note that nothing had to be asked until now: after longer than a pause, an outage begins anew."""
+        if now > self._next + self._longest:
+            self.ended()
+
     def is_over(self, now: int) -> bool:
         """Whether the outage has lasted too long to go on waiting."""
         return self._since is not None and now - self._since >= OUTAGE
 
     def again(self, now: int) -> int:
         """When to try again."""
-        return now + random.randint(0, self.longer())  # noqa: S311 - no secret
+        self._next = now + random.randint(0, self.longer())  # noqa: S311 - no secret
+        return self._next
 
     def longer(self) -> int:
         """The limit of the next pause: a random one below it keeps processes from returning all at once."""

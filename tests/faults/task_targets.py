@@ -95,7 +95,7 @@ class SQLiteTarget(Target):
 
 
 class RedisTarget(Target):
-    """Odd tasks insert an entry into the ledger, a queue; the others leave one as their result."""
+    """Some tasks insert an entry into the ledger, a queue; the others leave one as their result."""
 
     def __init__(self) -> None:
         options = ("--appendonly", "yes", "--appendfsync", "always")

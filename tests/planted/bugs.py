@@ -86,6 +86,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     taken-in-late                 threads          185
     woken-in-vain                 gone              48
     never-given-up                gone               1
+    slept-through                 debts            287
     asks-for-nobody               gone               3
     configured-in-vain            joins             31
     late-threads-take-nothing     returns           49

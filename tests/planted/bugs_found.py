@@ -11,6 +11,7 @@ from intervalq._shard.leases import Leases
 from intervalq._shard.listener import Listener
 from intervalq._shard.shard import Shard
 from intervalq._shard.store_time import StoreTime
+from intervalq._timing.outage import Outage
 from intervalq.errors import StoreUnavailable
 from intervalq.rules import Answer, Command
 from intervalq.store import Waking
@@ -98,6 +99,12 @@ def _() -> Iterator[None]:
         await _BEAR(self, error)
 
     yield from instead(Conversation, "_bear", bear)
+
+
+@bug("slept-through", "debts", 286)
+def _() -> Iterator[None]:
+    """An outage begins anew whenever a shard has slept, so that jobs wait for ever."""
+    yield from instead(Outage, "rested", lambda self, _now: self.ended())
 
 
 @bug("asks-for-nobody", "gone", 2)

@@ -379,12 +379,18 @@ class Observer(Facts):
 
     def _count(self, process: Process, command: Command, *, lost: bool) -> None:
         """Count the consecutive requests of the only process with waiting jobs."""
-        alone = all(job.process is process for job in self._waiting)
-        if lost or not alone:
+        if lost or any(job.process is not process for job in self._waiting):
             self._in_row = 0
-        elif self._waiting and isinstance(command, Advance | Inspect):
+        elif self._waiting and not self._looks(process, command) and isinstance(command, Advance | Inspect):
             self._in_row += 1
             self.alone.append((self.time(), process, self._in_row))
+
+    def _looks(self, process: Process, command: Command) -> bool:
+        """Whether it only asks whether a slot that waits for a window may come sooner."""
+        _, state = self.known.get(process, (0.0, None))
+        if state is None or not (state.settings.limits and isinstance(command, Advance) and command.slots):
+            return False
+        return not command.take and command.slots[0].due > state.clock(self.store()) + (command.ahead or 0)
 
     def _tick(self) -> None:
         now = self.time()

@@ -28,7 +28,7 @@ from intervalq.tasks import (
     Tasks,
 )
 from intervalq.tasks._spec.outcome import Kept, outcome
-from intervalq.tasks.rules import SECOND, Begin, Modify, Row, Session, Work
+from intervalq.tasks.rules import SECOND, Begin, Modify, OutcomeRow, Row, Session, Work
 from intervalq.tasks.sync import Tasks as BlockingTasks
 from intervalq_stores.memory.tasks import MemoryTaskStore
 from tasks.fake_store import FakeStore, handle
@@ -326,8 +326,8 @@ async def test_a_worker_keeps_those_whose_attempts_killed_their_processes() -> N
 
 def test_a_cancelled_task_has_no_result_although_its_function_returned_one() -> None:
     row = Row("a", 3, "q", 0, "1", keep_for=SECOND)
-    left = [outcome(row, state, Kept(0, "5"), None, SECOND).result for state in ("done", "cancelled")]
-    assert left == ["5", ""]
+    left = [outcome(row, state, Kept(0, "5"), None, SECOND) for state in ("done", "cancelled")]
+    assert [OutcomeRow._make(fields).result for fields in left] == ["5", ""]
 
 
 @in_virtual_time

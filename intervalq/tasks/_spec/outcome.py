@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
-from intervalq.tasks._spec.row import SECOND, OutcomeRow, Row, Session
+from intervalq.tasks._spec.row import SECOND, Row, Session
 
 DAY: Final = 86_400 * SECOND
 
@@ -34,6 +35,10 @@ class Kept(NamedTuple):
 
 NOTHING: Final = Kept(0)
 
+_FIELDS: Final = ("id", "queue", "key", "json", "attempt", "error", "errors", "created", "begun", "keep_for")
+_fields: Final = itemgetter(*map(Row._fields.index, _FIELDS))
+"""What an outcome has of its task, in half of the time of reading each."""
+
 
 def is_dead(queue: str) -> bool:
     """Whether a queue is a dead-letter queue."""
@@ -55,18 +60,20 @@ def day_of(until: int) -> int:
     return until // DAY
 
 
-def outcome(row: Row, state: str, kept: Kept | None, session: Session | None, now: int) -> OutcomeRow:
-    """The outcome of a kept task that ends now. A session that ends a task counts as having begun it."""
-    keep_for, result, took = kept or NOTHING
+def outcome(row: Row, state: str, kept: Kept | None, session: Session | None, now: int) -> tuple[Any, ...]:
+    """The fields of the `OutcomeRow` of a kept task that ends now.
+
+    A session that ends a task counts as having begun it.
+    """
+    id_, queue, key, json, attempt, error, errors, created, begun, keep_for = _fields(row)
+    kept_for, result, took = kept or NOTHING
     is_done = state == DONE
-    values = (
-        row.id, row.queue, row.key, state, row.json, result if is_done else "",
-        row.attempt + (is_done and not row.begun), errors_of(row) if row.error else row.errors,
-        row.created, now - took if took else 0, now,
+    return (
+        id_, queue, key, state, json, result if is_done else "", attempt + (is_done and not begun),
+        errors_of(row) if error else errors, created, now - took if took else 0, now,
         "" if session is None else session.host, 0 if session is None else session.pid,
-        now + (row.keep_for or keep_for),
+        now + (keep_for or kept_for),
     )  # fmt: skip
-    return tuple.__new__(OutcomeRow, values)  # in a third of the time of OutcomeRow(...)
 
 
 def errors_of(row: Row) -> str:

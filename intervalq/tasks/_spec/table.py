@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from intervalq.tasks._spec.commands import Count, Outcomes, Select
 from intervalq.tasks._spec.row import LockRow, Mark, OutcomeRow, QueueStats, Row, Session
@@ -80,8 +80,8 @@ class Table(Protocol):
         """Forget some of the locks with `until <= before`."""
         ...
 
-    def put_outcome(self, outcome: OutcomeRow) -> None:
-        """Add an outcome. A task that came back from the dead letters has several."""
+    def put_outcome(self, fields: tuple[Any, ...]) -> None:
+        """Add an outcome, given as the fields of its row. A task that was put back may have several."""
         ...
 
     def sweep_outcomes(self, now: int) -> None:

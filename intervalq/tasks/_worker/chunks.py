@@ -114,7 +114,8 @@ class Chunks:
                 ahead = self._coming * self._size  # these are for others
                 left = len(intake.waiting) - ahead
                 if left > 0:
-                    until = intake.waiting[ahead]._arrived + self._within
+                    first = intake.waiting[ahead]
+                    until = first._arrived + (0 if first._row.begun else self._within)  # else it is charged
                 if left >= self._size or until <= now or (intake.suspects and not intake.waiting):
                     return True
             await self._rest(until - now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from intervalq.tasks.rules import (
     Count,
@@ -162,9 +163,9 @@ class ModelTable:
         """See `Table.sweep_locks`."""
         self.locks = {name: lock for name, lock in self.locks.items() if lock.until > before}
 
-    def put_outcome(self, outcome: OutcomeRow) -> None:
+    def put_outcome(self, fields: tuple[Any, ...]) -> None:
         """See `Table.put_outcome`."""
-        self.left.append(outcome)
+        self.left.append(OutcomeRow._make(fields))
 
     def sweep_outcomes(self, now: int) -> None:
         """See `Table.sweep_outcomes`. A store drops one day at a time, but nobody sees what it has left."""

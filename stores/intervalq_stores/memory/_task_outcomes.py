@@ -23,11 +23,12 @@ class MemoryOutcomes:
         """The positions in `_rows` of a task's outcomes."""
         self._placed = 0  # how many rows are in `_places`, which costs nothing until somebody asks by id
 
-    def put(self, outcome: OutcomeRow) -> None:
+    def put(self, fields: tuple[Any, ...]) -> None:
         """Add an outcome."""
-        self._rows.append(outcome[:])
-        if outcome.until < self._first:  # noqa: PLR1730 - `min` takes twice as long
-            self._first = outcome.until
+        self._rows.append(fields)
+        until = fields[-1]
+        if until < self._first:  # noqa: PLR1730 - `min` takes twice as long
+            self._first = until
 
     def sweep(self, now: int) -> None:
         """Drop the days that are over."""

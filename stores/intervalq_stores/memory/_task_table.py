@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from intervalq.tasks.rules import (
     Count,
@@ -242,10 +242,10 @@ class MemoryTable:
 
     # --- outcomes -----------------------------------------------------------------------------------
 
-    def put_outcome(self, outcome: OutcomeRow) -> None:
+    def put_outcome(self, fields: tuple[Any, ...]) -> None:
         """See `Table.put_outcome`."""
-        self.left.append(outcome.id)
-        self._outcomes.put(outcome)
+        self.left.append(fields[0])
+        self._outcomes.put(fields)
 
     def sweep_outcomes(self, now: int) -> None:
         """See `Table.sweep_outcomes`."""

@@ -66,15 +66,15 @@ class OutcomeTables:
         """The tasks that have left outcomes; perhaps also some that have not."""
         self._connection = connection
 
-    def put(self, outcomes: Sequence[OutcomeRow]) -> None:
-        """Add outcomes."""
+    def put(self, outcomes: Sequence[tuple[Any, ...]]) -> None:
+        """Add outcomes, given as the fields of their rows."""
         if not outcomes:
             return
         number = self._numbers(len(outcomes))
         by_day: dict[int, list[tuple[Any, ...]]] = {}
-        for n, outcome in enumerate(outcomes):
-            by_day.setdefault(day_of(outcome.until), []).append((number + n, *outcome))
-            self.left.append(outcome.id)
+        for n, fields in enumerate(outcomes):
+            by_day.setdefault(day_of(fields[-1]), []).append((number + n, *fields))  # the last one is `until`
+            self.left.append(fields[0])
         for day, some in by_day.items():
             self._connection.executemany(_PUT.format(table=self._table(day)), some)
             self._note(day, number)

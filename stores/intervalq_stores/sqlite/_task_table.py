@@ -106,7 +106,7 @@ class SQLiteTable:
         self._new: dict[str, Row] = {}
         self._gone: set[str] = set()
         self._ends: dict[tuple[str, str], tuple[Row, Row]] = {}
-        self._outcomes: list[OutcomeRow] = []
+        self._outcomes: list[tuple[Any, ...]] = []
         self.outcome_tables = OutcomeTables(connection)
 
     def flush(self) -> None:
@@ -278,9 +278,9 @@ class SQLiteTable:
         some = "SELECT name FROM intervalq_locks WHERE until <= ? LIMIT ?"
         self.rows(f"DELETE FROM intervalq_locks WHERE name IN ({some})", before, _SWEPT)  # noqa: S608 - our own
 
-    def put_outcome(self, outcome: OutcomeRow) -> None:
+    def put_outcome(self, fields: tuple[Any, ...]) -> None:
         """See `Table.put_outcome`."""
-        self._outcomes.append(outcome)
+        self._outcomes.append(fields)
 
     def sweep_outcomes(self, now: int) -> None:
         """See `Table.sweep_outcomes`."""

@@ -127,7 +127,7 @@ def unused(seen: Observer, plan: Plan) -> Findings:
             if (record, ticket, process) in used or len(grants) > place + 1:
                 continue
             own = [job for job in seen.jobs if job.process is process and ticket in job.came_late]
-            lags = max([job.plan.lags for job in own], default=0.0)
+            lags = max([job.plan.slow + job.plan.lags for job in own], default=0.0)
             end = until + 3 * starts.error_of(record, grant.at, until) + lateness[process.name] + _SOON + lags
             if _is_disturbed(seen, grant, end) or _is_away(seen, process, heard, end):
                 continue
