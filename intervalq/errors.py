@@ -17,12 +17,14 @@ from intervalq._text import short as short  # noqa: PLC0414 - as above
 class InvalidName(IntervalqError, ValueError):
     """A queue's name doesn't match `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`, or a key isn't text or is too long.
 
-    Names of task queues have up to 120 characters, may also contain `/`, `=` and `:`, and may begin with `/`.
+    Names of task queues have up to 120 characters, may also contain `/`, `=`, `:` and single spaces between
+    others, and may begin with `/`.
     """
 
     def __init__(self, name: object, most: int = 128, more: str = "", *, what: str = "queue name") -> None:
         self.name, self.most, self.more = name, most, more
-        use = f"use 1 to {most} of the characters A-Z a-z 0-9 {' '.join('._-' + more)} and begin with a "
+        use = f"use 1 to {most} of the characters A-Z a-z 0-9 {' '.join('._-' + more.strip())} "
+        use += f"{'(and single spaces between them) ' if ' ' in more else ''}and begin with a "
         use += f"letter or a digit{' or /' if '/' in more else ''}"
         use = f"give text of 1 to {most} characters" if what == "key" else use
         super().__init__(f"{short(name)} is not a {what}: {use}")

@@ -166,9 +166,9 @@ def _advance(state: State, command: Advance, answer: Answer) -> tuple[State, Ans
         state = _give_back(windows.settle(state, command.settled), command.release)
     if command.error and command.error >= state.error:  # the largest recently reported error counts
         state = replace(state, error=command.error, error_until=answer.now + ERROR_KEPT)
-    if known and (found := _sooner(state, command, answer, healed)) is not None:
-        return found
     state, grants = _use(state, command, answer.now, known=known)
+    if grants.waits:  # new tickets come behind it, once it is granted
+        command = replace(command, take=command.take if grants.granted else 0, reach=-FOREVER)
     if healed or command.slots:
         answer = replace(
             answer,
@@ -212,14 +212,18 @@ class _Grants(NamedTuple):
     granted: tuple[Slot, ...] = ()
     missed: tuple[Slot, ...] = ()
     at_once: bool = False
+    waits: bool = False
+    """Whether the only slot waits for a window, and was to be granted sooner."""
 
 
 def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, _Grants]:
     """Grant the listed slots, or report them as missed."""
     held = state.held_since is not None
     slots = _usable(state, command, now, known=known)
-    if (held and not slots) or _are_too_far(state, command, slots, now):
+    if held and not slots:
         return state, _Grants()
+    if _are_too_far(state, command, slots, now):
+        return _sooner(state, command, now)
     late = _are_late(state, command, slots, now)
     mark = command.high_water_mark
     if late:
@@ -245,21 +249,17 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
     return state, _Grants(tuple(granted), missed, late)
 
 
-def _sooner(state: State, command: Advance, answer: Answer, healed: bool) -> tuple[State, Answer] | None:
-    """Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. None: it can't be."""
-    slots, clock = command.slots, state.clock(answer.now)
-    may_move = standing.may_move(state, command) and _are_too_far(state, command, slots, answer.now)
-    if len(slots) != 1 or command.take or not may_move:
-        return None
-    found, slot = standing.sooner(state, slots[0], clock, command.notice), slots[0]
+def _sooner(state: State, command: Advance, now: int) -> tuple[State, _Grants]:
+    """Grant the only listed slot, which is too far ahead, sooner if that is possible: see `Advance.ahead`."""
+    if len(command.slots) != 1 or not standing.may_move(state, command):
+        return state, _Grants()
+    clock, slot = state.clock(now), command.slots[0]
+    found = standing.sooner(state, slot, clock, command.notice)
     if found is None or found[1] > clock + (command.ahead or 0):
-        return None
+        return state, _Grants(waits=True)
     state, due, at_once = found
-    state = _grant(state, (slot._replace(due=due),), answer.now, command.lease)
-    state = replace(state, revoked_through=max(state.revoked_through, slot.ticket))
-    first, costs = Slot(slot.ticket, due, slot.cost), () if slot.cost == 1 else (slot.cost,)
-    answer = replace(answer, healed=healed, first=first, count=1, begun=1, at_once=at_once)
-    return state, replace(answer, costs=costs, dues=(due,), units=(slot.units,))
+    state = _grant(replace(state, revoked_through=slot.ticket), (slot._replace(due=due),), now, command.lease)
+    return state, _Grants(command.slots, (), at_once, waits=True)
 
 
 def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:

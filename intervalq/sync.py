@@ -8,22 +8,18 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from intervalq._queue import queue as asynchronous
 from intervalq._queue.attempts import late, settle_by, start
 from intervalq._queue.decorate import decorate
 from intervalq._queue.held import Held, held_here, hold, let_go, waiting
-from intervalq._queue.inspect import QueueState
 from intervalq._queue.keywords import JobOptions, MapOptions, QueueOptions, Settings, SlotOptions, TryOptions
 from intervalq._queue.map import Mapped
 from intervalq._queue.options import Cost, Duration, Settle
 from intervalq._queue.plan import Plan
 from intervalq._queue.slot import Slot
 from intervalq._queue.threads import opens_here
-from intervalq._shard.grants import Grant
-from intervalq._shard.shard import Shard
-from intervalq._shard.wait_queue import Waiter
 from intervalq._spec.limits import Limit
 from intervalq._timing.background_loop import BACKGROUND
 from intervalq._timing.backoff import backoff
@@ -32,7 +28,10 @@ from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import ForkedError, StoreError
 
 if TYPE_CHECKING:
-    pass
+    from intervalq._queue.inspect import QueueState
+    from intervalq._shard.grants import Grant
+    from intervalq._shard.shard import Shard
+    from intervalq._shard.wait_queue import Waiter
 else:  # for type checkers, any other name is a mistake
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
@@ -46,6 +45,7 @@ else:  # for type checkers, any other name is a mistake
 F = TypeVar("F")
 T = TypeVar("T")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
 async def _late(shard: Shard, slot: Grant, waiter: Waiter) -> Waiter:
@@ -135,7 +135,11 @@ class IntervalQueue:
         return cast("F | Callable[[F], F]", made if function is None else made(function))
 
     def run(
-        self, function: Callable[[], R], *, settle: Settle[R] | None = None, **options: Unpack[JobOptions]
+        self,
+        function: Callable[[*Ts], R],
+        *args: *Ts,
+        settle: Settle[R] | None = None,
+        **options: Unpack[JobOptions],
     ) -> R:
         """Wait for a slot, call the function in this thread, and return its result. Options as for `add`."""
         plan = self._plan(settle=settle, **options)
@@ -143,7 +147,7 @@ class IntervalQueue:
         while True:
             with self._slot(plan) as slot:
                 try:
-                    result = function()
+                    result = function(*args)
                 except Exception as error:
                     slot._failure = error
                     asked = wait_after_error(plan.retry_after, error, bare=plan.adapts)

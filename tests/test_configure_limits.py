@@ -11,7 +11,8 @@ from intervalq import IntervalQueue
 from intervalq._spec.configure import reordered
 from intervalq._spec.limits import rules_of
 from intervalq.errors import InvalidOption
-from intervalq.rules import Advance, Configure, Settings, Slot, apply
+from intervalq.rules import Advance, Configure, HighWaterMark, Limit, Settings, Slot, apply
+from rule_steps import do
 from test_limits import Server, queue_on
 from virtual_store import FarStore, gather, in_virtual_time
 
@@ -215,3 +216,22 @@ async def test_jobs_that_fit_are_not_refused_if_others_change_the_order_of_limit
     wait = await queue.quote({"tokens": 100})
     assert wait is not None
     assert wait < 0.2
+
+
+def test_jobs_of_a_larger_burst_count_as_late_as_they_may_begin_also_after_a_late_grant() -> None:
+    """The last of fifteen may begin half a second after its slot; the next one's process is late."""
+    second, at = 1_000_000, 64 * 15_625_000_000_000 + 600_000
+    limit = Limit(16, 64 * second, "tokens")
+    settings, one = Settings(interval=50_000, burst=10, limits=(limit,)), ((1,),)
+    state, answer = do(None, Advance(settings=settings, nonce="g", take=15, units=one * 15, reach=second), at)
+    latest = answer.taken[-1].due + state.tolerance + state.credit
+    assert answer.begun == 15
+    state, _ = do(state, Configure(burst=1), at + 1)
+    state, answer = do(state, Advance(generation="g", take=1, units=one), at + 2)
+    (late,) = answer.taken
+    mark, now = HighWaterMark(state.ticket, state.due), late.due + 6_000
+    asked = Advance(generation="g", slots=(late,), until=now, high_water_mark=mark, notice=1_000)
+    state, answer = do(state, asked, now)
+    assert (answer.granted, answer.at_once) == ((late.ticket,), True)
+    state, answer = do(state, Advance(generation="g", take=1, units=((16,),)), now)
+    assert answer.taken[0].due + state.held_total > latest + limit.window

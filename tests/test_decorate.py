@@ -89,6 +89,24 @@ def begun(run: Any) -> tuple[Any, int]:
     return asyncio.run(main())
 
 
+def test_run_passes_arguments_on() -> None:
+    tried: list[int] = []
+
+    async def flaky(a: int, b: int) -> int:
+        tried.append(a)
+        if len(tried) == 1:
+            raise ConnectionError
+        return a + b
+
+    async def main() -> None:
+        assert await queue.run(flaky, 1, 2, retries=1) == 3
+        assert await queue.run(coroutine, 3) == 5  # which takes no second slot of its own queue
+
+    asyncio.run(main())
+    assert tried == [1, 1]
+    assert sync_queue.run(plain, 3) == 5
+
+
 def test_async_functions_and_methods() -> None:
     assert begun(lambda: coroutine(1, b=5)) == (6, 1)
     assert begun(lambda: Client().method(1)) == (11, 1)

@@ -1,22 +1,20 @@
-"""Slots that wait for a window come sooner if jobs took less, in whichever processes."""
+"""Slots that wait for a window come sooner if jobs took less: the rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from random import Random
 from typing import Any
 
-import anyio
 import pytest
 
-from intervalq import IntervalQueue
 from intervalq._spec import standing, windows
+from intervalq._spec.standing import placed
 from intervalq.rules import (
     STARTS,
     Advance,
     Answer,
+    Configure,
     HighWaterMark,
     Hold,
     Limit,
@@ -29,8 +27,6 @@ from intervalq.rules import (
     Units,
 )
 from rule_steps import do
-from test_limits import MINUTE, Server
-from virtual_store import FarStore, gather, in_virtual_time
 from window_oracle import Run
 
 SECOND = 1_000_000
@@ -61,6 +57,13 @@ def ask(state: State, slot: Slot, now: int, **fields: Any) -> tuple[State, Answe
     return step(state, now, slots=(slot,), **{"ahead": SECOND, **fields})
 
 
+def moved_to(state: State, slot: Slot, answer: Answer) -> Slot:
+    """Where a slot is that an answer granted sooner."""
+    assert (answer.granted, answer.missed) == ((slot.ticket,), ())
+    assert placed(state, slot) != slot
+    return placed(state, slot)
+
+
 def counted(state: State) -> list[tuple[int, int]]:
     """The cells that count, in seconds."""
     (use,) = state.usage
@@ -70,23 +73,18 @@ def counted(state: State) -> list[tuple[int, int]]:
 def test_the_next_ticket_is_granted_as_soon_as_there_is_room() -> None:
     state, slots = several(90, 90, 90)
     assert [(slot.due - T0) // SECOND for slot in slots] == [0, 65, 130]
-    assert ask(state, slots[1], 2 * SECOND)[1].count == 0, "there is no room yet"
+    assert ask(state, slots[1], 2 * SECOND)[1].granted == (), "there is no room yet"
     state = settled(state, slots[0], 2 * SECOND, -85)
-    assert ask(state, slots[2], 2 * SECOND)[1].count == 0, "it is not the next one"
+    assert ask(state, slots[2], 2 * SECOND)[1].granted == (), "it is not the next one"
     state, answer = ask(state, slots[1], 2 * SECOND)
-    (moved,) = answer.taken
-    assert (moved, answer.begun, answer.granted, answer.missed) == (
-        Slot(2, T0 + 2 * SECOND, 1, (90,)),
-        1,
-        (),
-        (),
-    )
-    assert answer.at_once
+    moved = moved_to(state, slots[1], answer)
+    assert moved == Slot(2, T0 + 2 * SECOND, 1, (90,))
+    assert (answer.at_once, answer.count) == (True, 0)
     assert (state.ticket, state.current, state.current_due, state.due) == (3, 2, moved.due, slots[2].due)
     assert counted(state) == [(1, 5), (3, 90), (131, 90)]
     state = settled(state, moved, 3 * SECOND, -85)
     state, answer = ask(state, slots[2], 3 * SECOND)
-    assert (answer.taken, state.due) == ((Slot(3, T0 + 3 * SECOND, 1, (90,)),), T0 + 3 * SECOND)
+    assert (moved_to(state, slots[2], answer).due, state.due) == (T0 + 3 * SECOND, T0 + 3 * SECOND)
     assert counted(state) == [(1, 5), (3, 5), (4, 90)]
     assert step(state, 3 * SECOND, take=1, units=((1,),))[1].taken[0].due == T0 + 65_100_000
 
@@ -94,19 +92,31 @@ def test_the_next_ticket_is_granted_as_soon_as_there_is_room() -> None:
 def test_it_comes_an_interval_behind_the_last_granted_slot_and_not_too_far_ahead() -> None:
     state, slots = several(40, 40, 40)
     state = settled(state, slots[0], SECOND, -40)
-    assert ask(state, slots[2], SECOND, ahead=SECOND - 1)[1].count == 0
-    _, answer = ask(state, slots[2], SECOND)
-    assert answer.taken[0].due == slots[1].due + SECOND
+    assert ask(state, slots[2], SECOND, ahead=SECOND - 1)[1].granted == ()
+    state, answer = ask(state, slots[2], SECOND)
+    assert moved_to(state, slots[2], answer).due == slots[1].due + SECOND
     assert not answer.at_once
 
 
-@pytest.mark.parametrize("fields", [{"take": 1}, {"ahead": None}, {"generation": "other"}])
+def test_new_tickets_come_behind_it_once_it_is_granted_and_are_not_granted() -> None:
+    state, slots = several(90, 90)
+    more: dict[str, Any] = {"take": 2, "units": ((5,), (5,)), "reach": 90 * SECOND}
+    _, answer = ask(state, slots[1], 2 * SECOND, **more)
+    assert (answer.granted, answer.count) == ((), 0), "they would wait behind it for nothing"
+    state = settled(state, slots[0], 2 * SECOND, -85)
+    state, answer = ask(state, slots[1], 2 * SECOND, **more)
+    assert moved_to(state, slots[1], answer).due == T0 + 2 * SECOND
+    assert (answer.begun, [slot.ticket for slot in answer.taken]) == (0, [3, 4])
+    assert [slot.due - T0 for slot in answer.taken] == [3 * SECOND, 65_100_000]
+    assert counted(state) == [(1, 5), (3, 90), (4, 5), (66, 5)]
+
+
+@pytest.mark.parametrize("fields", [{"ahead": None}, {"generation": "other"}])
 def test_only_a_request_for_it_moves_a_slot(fields: dict[str, Any]) -> None:
     state, slots = several(90, 90)
     state = settled(state, slots[0], 2 * SECOND, -80)
     command = Advance(**{"slots": slots[1:], "ahead": SECOND, "generation": "g", **fields})
-    after, answer = do(state, command, T0 + 2 * SECOND)
-    assert slots[1].ticket not in [slot.ticket for slot in answer.taken[: answer.begun]]
+    after, _ = do(state, command, T0 + 2 * SECOND)
     assert after.current_due in (slots[0].due, slots[1].due)
 
 
@@ -114,9 +124,10 @@ def test_a_held_queue_moves_none() -> None:
     state, slots = several(90, 90)
     state = settled(state, slots[0], 2 * SECOND, -80)
     state, _ = do(state, Hold(length=10 * SECOND), T0 + 2 * SECOND)
-    assert ask(state, slots[1], 3 * SECOND)[1].count == 0
+    assert ask(state, slots[1], 3 * SECOND)[1].granted == ()
     state, _ = do(state, Resume(), T0 + 4 * SECOND)
-    assert ask(state, slots[1], 4 * SECOND)[1].count == 1
+    state, answer = ask(state, slots[1], 4 * SECOND)
+    moved_to(state, slots[1], answer)
 
 
 @pytest.mark.parametrize("among", ["last", "others behind it"])
@@ -125,9 +136,10 @@ def test_without_an_answer_the_slot_where_it_was_is_gone(among: str) -> None:
     state, slots = several(90, 90, *([] if among == "last" else [5]))
     state = settled(state, slots[0], 2 * SECOND, -80)
     state, answer = ask(state, slots[1], 2 * SECOND)
-    assert answer.count == 1
-    for now in (2, 66):
-        after, answer = ask(state, slots[1], now * SECOND)
+    moved_to(state, slots[1], answer)
+    late = {"until": T0 + 70 * SECOND, "high_water_mark": HighWaterMark(state.ticket, state.due)}
+    for now, how in ((2, {}), (66, {}), (66, late)):
+        after, answer = ask(state, slots[1], now * SECOND, **how)
         assert (answer.granted, answer.missed) == ((), (2,))
         assert answer.taken[0].ticket == len(slots) + 1
         assert answer.taken[0].due > state.due
@@ -138,7 +150,7 @@ def test_a_process_that_is_late_for_a_moved_slot_keeps_its_place() -> None:
     state, slots = several(90, 90, 5)
     state = settled(state, slots[0], 2 * SECOND, -80)
     state, answer = ask(state, slots[1], 2 * SECOND)
-    (moved,) = answer.taken
+    moved = moved_to(state, slots[1], answer)
     assert step(state, 2 * SECOND + 1, slots=(moved,))[1].missed == (2,), "it is granted again only late"
     mark = HighWaterMark(state.ticket, state.due, 0)
     after, answer = step(state, 4 * SECOND, slots=(moved,), until=T0 + 5 * SECOND, high_water_mark=mark)
@@ -148,6 +160,20 @@ def test_a_process_that_is_late_for_a_moved_slot_keeps_its_place() -> None:
     assert counted(after) == [(1, 10), (3, 90), (67, 5)]
     copy = Advance(generation="g", slots=(moved,), until=T0 + 9 * SECOND, high_water_mark=mark)
     assert do(after, copy, T0 + 5 * SECOND)[1].granted == ()
+
+
+def test_another_interval_makes_no_slot_end_where_one_that_came_sooner_ended() -> None:
+    settings = replace(SETTINGS, interval=2 * SECOND)
+    took = Advance(settings=settings, nonce="g", take=2, costs=(1, 64), units=((90,), (90,)))
+    state, answer = do(None, took, T0)
+    first, slot = answer.taken
+    state = settled(state, first, 2 * SECOND, -80)
+    state, answer = ask(state, slot, 2 * SECOND + 200_000)
+    assert slot.due - moved_to(state, slot, answer).due == 63 * SECOND
+    state, _ = do(state, Configure(interval=SECOND), T0 + 3 * SECOND)
+    assert slot.due + 63 * SECOND == state.current_due
+    late = {"until": T0 + 70 * SECOND, "high_water_mark": HighWaterMark(state.ticket, state.due)}
+    assert ask(state, slot, 66 * SECOND, **late)[1].granted == ()
 
 
 def test_no_slot_moves_where_jobs_are_leased() -> None:
@@ -177,97 +203,6 @@ def test_a_ticket_that_lost_writes_bring_back_is_counted() -> None:
     state, answer = ask(state, lost, 2 * SECOND, high_water_mark=mark)
     assert answer.healed
     assert answer.count == 0
-
-
-# --- processes --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("length", "until", "calls"), [(0.05, 8, 105), (2, 20, 140)])
-@in_virtual_time
-async def test_jobs_in_several_processes_do_not_wait_for_what_the_first_ones_will_not_take(
-    length: float, until: float, calls: int
-) -> None:
-    """By the estimates, the last of twelve jobs would wait for three minutes."""
-    server, behind = Server(), FarStore().behind
-    stores = [FarStore(behind, delay=0.002, seed=seed) for seed in range(12)]
-    limits = ["50/s", "600/min", "5_000 tokens/min"]
-    queues = [IntervalQueue("llm", store=store, rate="5/s", limits=limits) for store in stores]
-    order: list[int] = []
-
-    async def job(number: int) -> None:
-        await anyio.sleep(0.01 * number)
-        async with queues[number].slot(cost={"tokens": 1_500}) as slot:
-            order.append(number)
-            server.sees(200)
-            await anyio.sleep(length)
-            slot.settle(tokens=200)
-
-    before = anyio.current_time()
-    await gather(*[partial(job, number) for number in range(12)])
-    took, sent = anyio.current_time() - before, sum(len(store.calls) for store in stores)
-    assert order == [*range(12)], "they begin in the order in which they came"
-    assert took < until
-    assert sent <= calls
-    for queue in queues:
-        await queue.close()
-
-
-@pytest.mark.parametrize(("limit", "calls"), [("10/s", 8), ("10_000 tokens/s", 9)])
-@in_virtual_time
-async def test_many_processes_do_not_ask_all_the_time(limit: str, calls: int) -> None:
-    """Nothing comes sooner here. If each one looked as often as the first, there were over fifty a job."""
-    behind, begun = FarStore().behind, 0
-    stores = [FarStore(behind, delay=0.002, seed=seed) for seed in range(50)]
-    queues = [IntervalQueue("llm", store=store, rate="1000/s", limits=[limit]) for store in stores]
-
-    async def caller(queue: IntervalQueue) -> None:
-        nonlocal begun
-        while True:
-            async with queue.slot(cost={"tokens": 1_000} if "tokens" in limit else 1):
-                begun += 1
-
-    with anyio.move_on_after(10):
-        await gather(*[partial(caller, queue) for queue in queues])
-    assert begun >= 90
-    assert sum(len(store.calls) for store in stores) < calls * begun
-    for queue in queues:
-        await queue.close()
-
-
-@pytest.mark.parametrize("lost", [0.0, 0.03])
-@in_virtual_time
-async def test_no_window_of_what_jobs_may_take_is_over(lost: float) -> None:
-    """A server that counts estimates until they are settled, as real APIs do, refuses nobody."""
-    behind, most = FarStore().behind, 20_000
-    stores = [FarStore(behind, delay=0.002, seed=seed) for seed in range(4)]
-    for store in stores:
-        store.loses_answers = lost
-    queues = [
-        IntervalQueue("llm", store=store, rate="20/s", limits=[f"{most} tokens/10s"]) for store in stores
-    ]
-    counts: list[list[float]] = []
-    until, peak = anyio.current_time() + 2 * MINUTE, 0.0
-
-    async def caller(queue: IntervalQueue, seed: int) -> None:
-        nonlocal peak
-        draw = Random(seed)
-        while anyio.current_time() < until:
-            estimate = draw.randint(1_000, 6_000)
-            async with queue.slot(cost={"tokens": estimate}) as slot:
-                at = anyio.current_time()
-                mine = [at, estimate]
-                counts.append(mine)
-                peak = max(peak, sum(units for then, units in counts if then > at - 10))
-                await anyio.sleep(draw.uniform(0.05, 3))
-                mine[1] = draw.randint(100, estimate // 3)
-                slot.settle(tokens=int(mine[1]))
-
-    await gather(*(partial(caller, queue, 10 * n + m) for n, queue in enumerate(queues) for m in range(3)))
-    for store, queue in zip(stores, queues, strict=True):
-        store.loses_answers = 0
-        await queue.close()
-    assert peak <= most
-    assert lost or len(counts) >= 150, "79, if slots stayed where they are"
 
 
 # --- the judge --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intervalq._shard.grants import GrantRange
 from intervalq._shard.store_time import REACTION, StoreTime
-from intervalq.rules import Settings, Slot, State
+from intervalq.rules import Limit, Settings, Slot, State
 
 AT = 1_000_000_000
 OFFSET = 10**15
@@ -177,6 +177,16 @@ def test_a_small_error_is_waited_out_however_small_the_tolerance() -> None:
     time = time_of(2_000, tight)
     slot = time.bounded(granted(time), informed(time, tight), AT)
     assert slot.opens - time.comes(Slot(1, AT + OFFSET), tight) == pytest.approx(1_000, abs=2)
+
+
+@pytest.mark.parametrize(("edge", "after"), [(None, 20_000), (0, 40_000)])
+def test_in_fixed_windows_a_job_begins_once_its_slot_has_surely_come(edge: int | None, after: int) -> None:
+    """It would count in a window that is full."""
+    limited = record(Settings(10_000, tolerance=1_000, limits=(Limit(5, 60_000_000, edge=edge),)))
+    time = time_of(40_000, limited)
+    slot = time.bounded(granted(time), informed(time, limited), AT)
+    assert slot.opens - time.comes(Slot(1, AT + OFFSET), limited) == pytest.approx(after, abs=3)
+    assert slot.closes > slot.opens
 
 
 @pytest.mark.parametrize("error", [1_900, 40_000])

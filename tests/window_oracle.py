@@ -18,6 +18,7 @@ from random import Random
 
 from intervalq import rules
 from intervalq._spec.configure import reordered
+from intervalq._spec.standing import placed
 from intervalq.rules import (
     FOREVER,
     STARTS,
@@ -222,10 +223,11 @@ class Run:
         state = answer.state
         assert state is not None
         new = answer.taken
-        opens = {slot.ticket: slot for slot in (*command.slots, *new)}
+        where = {slot: placed(state, slot) for slot in command.slots if slot.ticket in answer.granted}
+        opens = {slot.ticket: slot for slot in (*where.values(), *new)}
         tickets = [*answer.granted, *(slot.ticket for slot in new[: answer.begun])]
         gone = {*answer.granted, *answer.missed, *(slot.ticket for slot in (*release, *new))}
-        self.moved += sum(slot.ticket == each.ticket for slot in command.slots for each in new)
+        self.moved += sum(slot != place for slot, place in where.items())
         kept = [slot for slot in self.tickets[shard] if slot.ticket not in gone]
         self.tickets[shard] = sorted([*kept, *new[answer.begun :]])
         for number, ticket in enumerate(tickets):

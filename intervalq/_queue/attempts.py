@@ -192,7 +192,7 @@ def refuse_called(function: object) -> None:
             function.close()  # else Python would warn that it was never awaited
         raise TypeError(
             f"{short(function)} is a call that was made already: hand over the function, as in "
-            "run(lambda: get(path)) or add(get, path)"
+            "run(get, path) or add(get, path)"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 from intervalq._lazy import provided
 from intervalq._queue.job import RunningJob
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from intervalq._shard.wait_queue import Waiter
 
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
 class Queue(Protocol):
@@ -70,7 +71,11 @@ class Paced(Protocol):
         ...
 
     async def run(
-        self, function: Callable[[], Awaitable[Any]], *, cost: Cost = 1, settle: Settle[Any] | None = None
+        self,
+        function: Callable[[*Ts], Awaitable[Any]],
+        *args: *Ts,
+        cost: Cost = 1,
+        settle: Settle[Any] | None = None,
     ) -> Any:  # noqa: ANN401 - as the function has it
         """Wait for a slot, call the function, and return its result."""
         ...
@@ -83,7 +88,9 @@ class Blocking(Protocol):
         """A context whose body begins at the slot."""
         ...
 
-    def run(self, function: Callable[[], R], *, settle: Settle[R] | None = None, cost: Cost = 1) -> R:
+    def run(
+        self, function: Callable[[*Ts], R], *args: *Ts, settle: Settle[R] | None = None, cost: Cost = 1
+    ) -> R:
         """Wait for a slot, call the function in this thread, and return its result."""
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from intervalq._queue.attempts import refuse_called, run, start
 from intervalq._queue.control import Control
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 T = TypeVar("T")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 _ANSWER: Final = 5.0
 """Seconds that the store has for its answers in `try_slot`."""
@@ -198,8 +199,8 @@ class IntervalQueue(Maps, Control):
 
     async def run(
         self,
-        function: Callable[[], Awaitable[R]],
-        *,
+        function: Callable[[*Ts], Awaitable[R]],
+        *args: *Ts,
         priority: int = 0,
         cost: Cost = 1,
         timeout: Duration | None = None,
@@ -208,7 +209,8 @@ class IntervalQueue(Maps, Control):
     ) -> R:
         """Wait for a slot, call the async function, and return its result. Options as for `add`."""
         refuse_called(function)
-        result: R = await run(self, function, self._plan(priority, cost, timeout, retries, settle))
+        call: Callable[..., Awaitable[R]] = partial(function, *args) if args else function
+        result: R = await run(self, call, self._plan(priority, cost, timeout, retries, settle))
         return result
 
     @overload

@@ -12,6 +12,7 @@ from intervalq._shard.leases import Leases
 from intervalq._shard.settlements import Issued, Settlements
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec.configure import ordered
+from intervalq._spec.standing import placed
 from intervalq.rules import STARTS, Advance, Answer, Slot, State
 from intervalq.store import Store
 
@@ -42,30 +43,27 @@ class Answers:
         state = answer.state
         assert state is not None
         furthest = at + self._time.together(state) + question.notice
-        granted = [
-            slot
+        granted = {
+            slot: place
             for slot in question.slots
             # An unseen hold may have moved the slot far ahead: then ask about it again. Not if the queue has
             # a limit: the lease of this grant could not be distinguished from that of the second one.
             if slot.ticket in answer.granted
-            and (state.settings.max_running > 0 or self._time.comes(slot, state) <= furthest)
-        ]
-        moved = {
-            slot.ticket for slot in question.slots if answer.first and slot.ticket == answer.first.ticket
+            and (place := placed(state, slot))
+            and (state.settings.max_running > 0 or self._time.comes(place, state) <= furthest)
         }
-        gone = {*answer.missed} | moved
         here = self._grants.answered(
-            {*question.slots}, {*granted}, gone, state.revoked_through, state.running
+            {*question.slots}, {*granted}, {*answer.missed}, state.revoked_through, state.running
         )
-        for slot in granted:
+        for slot, place in granted.items():
             if slot in here:
                 at_once = answer.at_once and slot.ticket == answer.granted[0]
-                if at_once:
+                if at_once and place == slot:
                     self._grants.covered = 0  # the slots behind it were set back with it
-                self._grants.grant(self._range(slot, state, at_once=at_once))
+                self._grants.grant(self._range(place, state, at_once=at_once))
         kept = {*here, *self._grants.tickets}
         for slot in question.slots:
-            if slot not in kept and slot.ticket in state.running and slot.ticket not in moved:
+            if slot not in kept and slot.ticket in state.running:
                 self._leases.ended(slot.ticket)  # its lease is no longer needed
         last = state.ticket - answer.count
         for slot in reversed(question.slots):
@@ -76,7 +74,8 @@ class Answers:
                 last -= 1
             elif slot not in self._grants.doubtful:
                 self._grants.empty.append(slot)
-        self._dispatcher.late += bool(answer.at_once and answer.granted)
+        came_sooner = any(place != slot for slot, place in granted.items())
+        self._dispatcher.late += bool(answer.at_once and answer.granted and not came_sooner)
         self._take_in_new(answer, state, speculative)
         if state.settings.limits:
             self._note_issued(answer, state)

@@ -235,8 +235,7 @@ class Connection:
         """Send a command about slots that take units: the store has them in the order of its limits."""
         answer = await self.store.apply(self.queue, reordered(command, self.counted, limits))
         listed = {slot.ticket: slot.units for slot in command.slots}
-        moved = [answer.first.ticket] if answer.first and answer.first.ticket in listed else []
-        units = (*(listed[ticket] for ticket in (*answer.missed, *moved)), *command.units)[: answer.count]
+        units = (*(listed[ticket] for ticket in answer.missed), *command.units)[: answer.count]
         if not any(units):
             return answer
         # Slots have the units that were requested for them, even if the queue has no limits any more.

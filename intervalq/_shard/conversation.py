@@ -113,10 +113,11 @@ class Conversation:
             spawn(self._drive)
         self._asking.wake()
 
-    def settle(self, slot: Settled, more: Mapping[str, int]) -> None:
-        """Record how much more of each unit the job of a slot took than its ticket."""
+    def settle(self, slot: Settled, more: Mapping[str, int], took: int) -> None:
+        """Record how much more of each unit the job of a slot took than its ticket, so long after it."""
         if (state := self._connection.state) is not None:
             self.settlements.add(slot, more, state.settings.limits)
+            self._looks.settled(took)
             self.begin()
 
     def ask_anew(self) -> None:
@@ -230,14 +231,14 @@ class Conversation:
         if isinstance(decision, Ask):
             if not await self._keeps_clear():
                 await self._ask(self._advance(decision), decision.speculative)
-        elif self.settlements.at <= now.at:
+        elif (alone := self.settlements.alone_at(now.at, decision)) <= now.at:
             await self._report()
         else:
             self.set_placed()
             # Granted slots may use up the lookahead: then the next request is sent when a job begins.
             self.waits_for_a_start = decision <= now.at
             until = float("inf") if self.waits_for_a_start else decision
-            await self._dispatcher.sleep_until(self._asking, min(until, self.settlements.at))
+            await self._dispatcher.sleep_until(self._asking, min(until, alone))
             self.waits_for_a_start = False
 
     async def _bear(self, error: StoreUnavailable) -> None:
@@ -261,7 +262,6 @@ class Conversation:
             wanted = close and self._time.wants_check(state, self._time.lead(), at)
         if wanted:
             await self._connection.command(Inspect())
-            self.outage.ended()
             self._dispatcher.recheck()
         return wanted
 
@@ -326,7 +326,8 @@ class Conversation:
         self.outage.ended()
         if answer.state is None:
             raise QueueNotFound(self._queue, self._store.url)
-        if question.take and not answer.count and not self._connection.is_held:
+        is_asked = not question.slots or answer.granted  # otherwise, none may be issued
+        if question.take and is_asked and not answer.count and not self._connection.is_held:
             raise StoreError(
                 self._store.url,
                 f"queue {self._queue!r}: its costs exceed the range of times in a record: drop the queue",
@@ -362,8 +363,7 @@ class Conversation:
             return 0
         if [slot.ticket for slot in self._grants.tickets] == [self._returning.ticket]:
             return next_question(self._situation())
-        last = self._grants.granted[-1] if self._grants.granted else None
-        if last is None or not last.speculative:
+        if not self._grants.granted or not (last := self._grants.granted[-1]).speculative:
             return 0
         return self._time.bounded(last, self._connection.state, self._clock.now()).last + last.before
 

@@ -97,20 +97,20 @@ class Ask:
     reach: int
     ahead: int
     """How far ahead the first of the slots may be; see `rules.Advance.ahead`."""
-    sooner: bool = False
-    """Whether this asks for a sooner slot; see `rules.Advance.ahead`."""
 
 
 def plan(now: Situation) -> Ask | float:
     """The request to send, or until when to wait; infinity: until something changes."""
     slots = _slots_to_ask(now)
     sooner = bool(slots) and (_usual(now, slots[0]) > now.at)
-    costs, units = ([], []) if sooner else _costs_to_take(now, len(slots))
-    if costs and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
+    costs, units = _costs_to_take(now, len(slots))
+    rides = slots and now.settles and any(units) and now.state is not None and not now.state.settings.own
+    # Those that settle costs take one ticket at a time, see `_near`: with this request.
+    if costs and not rides and now.at + (now.time.soon() if slots else 0) < _take_at(now, costs, units):
         costs = []
     if not slots and not costs:
         return next_question(now)
-    speculative = _speculative(now) if costs or sooner else _for_returning(now, slots)
+    speculative = _speculative(now) if costs else _for_returning(now, slots)
     first = now.wait_queue.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
     if slots and (comes := now.time.comes(slots[0], now.state)) <= now.at:
@@ -125,7 +125,6 @@ def plan(now: Situation) -> Ask | float:
         notice=notice,
         reach=_reach(now, len(slots), notice),
         ahead=max(notice if sooner else 0, _ahead(now, slots[0])) if slots else 0,
-        sooner=sooner,
     )
 
 

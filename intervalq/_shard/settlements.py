@@ -23,6 +23,9 @@ MAX_WAIT: Final = 1_000_000
 """How long settled costs may wait for a request that they can go with, in microseconds."""
 
 
+_RIDE: Final = 20_000
+"""How much longer settled costs wait for such a request if it is sent that soon, in microseconds."""
+
 _LOOK: Final = 60_000
 """Microseconds between two looks whether the next slot may come sooner, while what they show changes."""
 
@@ -78,6 +81,10 @@ class Settlements:
     def _add(self, slot: Settled, more: Mapping[str, int], limits: Sequence[Limit]) -> None:
         self._waiting.append(_Known(slot.due, slot.lag, slot.own, more))
         self.at = min(self.at, self._clock.now() + patience([each for each in limits if each.unit in more]))
+
+    def alone_at(self, at: int, question: float) -> float:
+        """When to send a request for these alone, if the next one about slots is sent at this instant."""
+        return question if self.at <= at < question <= at + _RIDE else self.at
 
     def take(self, counted: Sequence[str]) -> tuple[Settled, ...]:
         """The differences to send with a request, each in the order of these units."""
@@ -142,6 +149,8 @@ class Looks:
         self._are_made = are_made
         self._heard_at = -FOREVER
         self._in_vain = 0  # requests in a row that showed nothing new
+        self._idle = 0  # the same, but for room that becomes known with the next ticket
+        self._took = 0  # how long after their slots jobs of this shard were settled, at most; 0: none was
         self._found: tuple[State, Slot, int, int] | None = None  # what `_soonest` found
 
     def now(self) -> Looks:
@@ -169,7 +178,10 @@ class Looks:
         others = _before(state, slot)
         again, look = math.inf, _rest(self._in_vain)
         if settled and not alone and least + _LOOK < slot.due:
-            again = self._heard_at + look * (1 + others)
+            again = self._heard_at + _rest(max(self._in_vain, self._idle)) * (1 + others)
+            last = time.clock.surely(state.current_due + state.held_total)
+            if self._took and again > last + 2 * self._took + patience(settled):  # all have settled
+                again = max(again, self._heard_at + (_LOOK << _TWICE))
         if due + _LOOK * (1 + others) > slot.due:
             return again
         # The store may find less room, since only it knows its clock, and others may not have begun yet.
@@ -184,21 +196,24 @@ class Looks:
             least = standing.soonest(state, slot, clock, only=STARTS)
             self._found = found = state, slot, least, standing.soonest(state, slot, clock)
             is_next = _before(state, slot) == 0
-            if (
-                before is None
-                or before[1] != slot
-                or found[3] < before[3]
-                or (is_next and _before(before[0], slot) > 0)
-            ):
+            falls = before is not None and before[1] == slot and found[3] < before[3]
+            if falls or before is None or before[1] != slot or (is_next and _before(before[0], slot) > 0):
                 self._in_vain = 0
+            if falls:
+                self._idle = 0
             return found[2:]
         return before[2:]
 
     def answered(self, question: Advance, answer: Answer, at: int) -> None:
         """Note the answer to a request, which may have asked this."""
         self._heard_at = at
-        if question.slots and not (question.take or answer.granted or answer.missed):
+        if question.slots and not (answer.granted or answer.missed):
             self._in_vain += 1
+            self._idle += 1
+
+    def settled(self, took: int) -> None:
+        """Note how long after its slot the job of one was settled, in microseconds."""
+        self._took, self._idle = max(took, self._took - self._took // 8), 0
 
 
 def _before(state: State, slot: Slot) -> int:

@@ -199,7 +199,8 @@ class Shard:
         if self._has_ended:
             raise QueueClosed(self.queue)
         if grant.range.record == self.grants.record and any(more.values()):
-            self.conversation.settle(grant.range.counts.settled(grant.instant), more)
+            took = max(0, self.clock.now() - self.time.clock.surely(grant.instant))
+            self.conversation.settle(grant.range.counts.settled(grant.instant), more, took)
 
     def undo(self, grant: Grant) -> None:
         """Take back the slot of a job that did not begin: its thread came too late, or was interrupted."""

@@ -201,9 +201,12 @@ class StoreTime:
         late = self.tolerance(state, at) + min(granted.latest - state.tolerance, state.credit)
         opens, closes = clock.surely(last), clock.perhaps(last + late) - 1
         if self.is_uncertain(state, at) and self._takes_middle(clock.error(at)):
-            # No further from the certain time than the record says; the next request reports a larger error.
-            opens = max((clock.perhaps(last) + opens) // 2, opens - state.error)
-            closes = min(opens + late, closes + state.error)
+            if any(limit.edge is not None for limit in state.settings.limits):  # none begins before an edge
+                closes = opens + late
+            else:
+                # No further from the certain time than the record says: it is told a larger error next.
+                opens = max((clock.perhaps(last) + opens) // 2, opens - state.error)
+                closes = min(opens + late, closes + state.error)
         granted.after = opens - last
         granted.before = closes - last if granted.steps == clock.steps else -FOREVER
         # With credit, slots may be used late anyway; with limits, each counts where it is.

@@ -159,10 +159,10 @@ class Advance(Command):
     later, the sender doesn't know yet that the queue's clock was set back: a grant now would deprive late
     owners of earlier slots of theirs. The sender asks again when its slots come.
 
-    A slot that waits for a window was chosen by estimates. If it is listed alone, no tickets are taken, its
-    ticket is the next one to be granted, and the windows have room within this time by now, it is granted
-    there. The answer shows the ticket with this slot as a new one, which can't be granted again. Nor can the
-    listed slot, which must not be used any more: without an answer, it is missed when it is listed again.
+    A slot that waits for a window was chosen by estimates. If it is listed alone, its ticket is the next one
+    to be granted, and the windows have room within this time by now, it is granted there: it is the record's
+    last granted slot then. The listed slot must not be used any more: without an answer, it is missed when it
+    is listed again. New tickets are only issued if it is granted, and are not granted in the same step.
     Keys under a common rate have no such requests."""
     high_water_mark: HighWaterMark | None = None
     """The highest ticket and the `late_total` that the shard knows. A slot is granted late only if the record
@@ -249,7 +249,7 @@ class Answer:
     healed: bool = False
     """The record had lost tickets that the sender knew, and was brought forward."""
     granted: tuple[int, ...] = ()
-    """Tickets of `Advance.slots` that may be used."""
+    """Tickets of `Advance.slots` that may be used. For one that came sooner see `Advance.ahead`."""
     missed: tuple[int, ...] = ()
     """Tickets of `Advance.slots` that are no longer valid; a new one was issued for each of them."""
     at_once: bool = False

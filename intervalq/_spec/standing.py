@@ -105,12 +105,12 @@ def valid(state: State, command: Advance) -> tuple[Slot, ...]:
     """The listed slots that can be granted while the queue isn't held.
 
     One of them is the last granted slot, also after it came sooner: only the one where it was is gone then.
+    Not if it costs more: the interval may have changed, so that the one where it was would end there now.
     """
-    last, revoked, step = state.ticket, state.revoked_through, state.settings.interval
+    last, revoked, moved = state.ticket, state.revoked_through, (state.current, state.current_due, 1)
 
     def was_moved(slot: Slot) -> bool:
-        end = slot.due + (slot.cost - 1) * step
-        return slot.ticket == state.current and end == state.current_due and may_move(state, command)
+        return slot[:3] == moved and may_move(state, command)
 
     return tuple([slot for slot in command.slots if revoked < slot.ticket <= last or was_moved(slot)])
 
@@ -142,6 +142,14 @@ def sooner(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, in
         usage.append(use._replace(ahead=ahead))
     last = dues[0] + (slot.cost - 1) * settings.interval if slot.ticket == state.ticket else state.due
     return replace(found, usage=tuple(usage), due=last), dues[0], free <= clock and has_room
+
+
+def placed(state: State, slot: Slot) -> Slot:
+    """A slot where it was just granted: one that came sooner is the last granted one, see `Advance.ahead`."""
+    if not slot.ticket == state.current <= state.revoked_through:
+        return slot
+    due = state.current_due - (slot.cost - 1) * state.settings.interval
+    return slot._replace(due=min(slot.due, due))
 
 
 def soonest(state: State, slot: Slot, clock: int, *, only: str | None = None) -> int:

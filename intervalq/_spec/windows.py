@@ -123,6 +123,8 @@ def stayed(use: Usage, last: int, lag: int) -> Usage:
 def set_back(state: State, length: int, slots: Sequence[Slot] = ()) -> State:
     """The record after the queue's clock was set back: slots that were over lie ahead again.
 
+    Cells that were prolonged stay where they are: there they count for longer.
+
     Args:
         state: the record.
         length: how far the clock was set back.
@@ -132,11 +134,10 @@ def set_back(state: State, length: int, slots: Sequence[Slot] = ()) -> State:
     over, limits = state.clock(state.last_now) - lateness(state), state.settings.limits
 
     def again(place: int, limit: Limit, use: Usage) -> Usage:
-        ahead = use.ahead
-        for _, units, end in use.used:
-            if end > over:
-                ahead = put(ahead, end, units)
-        use, known = Usage(tuple(cell for cell in use.used if cell[2] <= over)), {end for end, _ in ahead}
+        ahead, back = use.ahead, [cell for cell in use.used if over < cell[2] >= cell[0] - state.lag]
+        for _, units, end in back:
+            ahead = put(ahead, end, units)
+        use, known = Usage(tuple([x for x in use.used if x not in back])), {end for end, _ in ahead}
         for slot in slots:
             units, at = of_each(limits, slot.cost, slot.units)[place], slot.due + state.lag
             fixed = fixed_cell(limit, use, at - length) if units and slot.ticket <= state.current else None

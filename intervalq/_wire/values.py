@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 MAX_ITEMS: Final = 100_000
 """The maximum number of values in a list."""
+_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
+"""What some stores can't keep, or no message can carry: half a character."""
 
 
 class MalformedValue(ValueError):
@@ -61,8 +64,10 @@ def coder(hint: Any) -> Coder:  # noqa: ANN401, PLR0911 - any type, one case eac
         return Coder(None, _nothing)
     if hint is int:
         return Coder(None, _whole)
-    if hint in (bool, str):
-        return Coder(None, lambda value: value if type(value) is hint else _wrong(hint.__name__, value))
+    if hint is str:
+        return Coder(None, _text)
+    if hint is bool:
+        return Coder(None, lambda value: value if type(value) is bool else _wrong("bool", value))
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         words = frozenset(parts)
@@ -81,6 +86,12 @@ def coder(hint: Any) -> Coder:  # noqa: ANN401, PLR0911 - any type, one case eac
 def _nothing(value: object) -> None:
     if value is not None:
         _wrong("null", value)
+
+
+def _text(value: object) -> str:
+    if type(value) is not str or _UNFIT.search(value) is not None:
+        _wrong("text without U+0000 and halves of characters", value)
+    return cast("str", value)
 
 
 def _whole(value: object) -> int:

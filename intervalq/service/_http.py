@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from intervalq.errors import (
     ConfigMismatch,
+    CorruptState,
     DependencyError,
     InboxFull,
     IntervalqError,
@@ -101,7 +102,7 @@ def refused(error: Refusal | IntervalqError) -> Response:
     """The answer to a request that was not done."""
     if isinstance(error, QueueNotFound | ScheduleNotFound):
         return problem(404, _TITLES[Code.NOT_FOUND], str(error))
-    if isinstance(error, ConfigMismatch | QueueClosed | DependencyError | InboxFull):
+    if isinstance(error, ConfigMismatch | CorruptState | QueueClosed | DependencyError | InboxFull):
         failed = vars(error) if isinstance(error, DependencyError) else {}
         return problem(409, "it is in another state", str(error), **failed)
     why = error if isinstance(error, Refusal) else refusal(error)

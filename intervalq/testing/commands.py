@@ -8,6 +8,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
+from intervalq._spec.standing import placed
 from intervalq.rules import (
     FOREVER,
     STARTS,
@@ -75,7 +76,9 @@ class CommandSource:
             self.slots.clear()
             self.granted.clear()
             self._released = ()
-        self.slots.extend(answer.taken)
+        listed = self._last.slots if isinstance(self._last, Advance) else ()
+        where = [placed(answer.state, slot) for slot in listed if slot.ticket in answer.granted]
+        self.slots.extend([*(slot for slot in where if slot not in self.slots), *answer.taken])
         self.granted |= {*answer.granted, *(slot.ticket for slot in answer.taken[: answer.begun])}
 
     def next(self, state: State | None) -> tuple[Command, int]:
@@ -216,7 +219,7 @@ class CommandSource:
             high_water_mark=self._mark(state, slots),
             error=pick((0, 0, 0, 1, interval // 10, interval)),
         )
-        return command if state is None else self._sooner(state, command)
+        return command if state is None else self._again(state, self._sooner(state, command))
 
     def _sooner(self, state: State, command: Advance) -> Advance:
         """The command; or, with limits, one that lists the next ticket alone, whose slot may come sooner."""
@@ -229,8 +232,21 @@ class CommandSource:
         if self._looks.random() < 0.7:  # there may be room by now
             more = tuple([-limit.most for limit in state.settings.limits])
             command = replace(command, settled=(Settled(state.current_due, state.lag, more),))
+        return replace(command, slots=slots, ahead=ahead, generation=state.generation)
+
+    def _again(self, state: State, command: Advance) -> Advance:
+        """The command; or one that is late for a slot that came sooner: where it is, or where it was."""
+        places = sorted({slot for slot in self.slots if slot.ticket == state.current})
+        if len(places) < 2 or not state.settings.limits or self._looks.random() < 0.5:
+            return command
+        slot, interval = self._looks.choice(places), self.settings.interval
+        over = slot.due + state.held_total + state.tolerance + state.credit
+        if over > self.now + _FAR:
+            return command
+        self.now = max(self.now, over + self._looks.choice((0, 1, interval)))
+        mark = HighWaterMark(state.ticket, state.due, state.late_total)
         return replace(
-            command, slots=slots, take=0, costs=(), units=(), ahead=ahead, generation=state.generation
+            command, slots=(slot,), generation=state.generation, until=self.now, high_water_mark=mark
         )
 
     def _costs(self, state: State | None) -> tuple[int, ...]:

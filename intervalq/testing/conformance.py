@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,41 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intervalq import rules
-from intervalq.rules import Advance, Answer, Drop, Finish, Hold, Inspect, Limit, Resume, Settings, State
+from intervalq.rules import (
+    Advance,
+    Answer,
+    Command,
+    Drop,
+    Finish,
+    Hold,
+    Inspect,
+    Limit,
+    Resume,
+    Settings,
+    State,
+)
 from intervalq.store import Store, Waking, open_store
 from intervalq.testing._suite import Suite, fresh_names, in_portal
 from intervalq.testing.commands import CommandSource, small_states
+from intervalq.testing.sooner import slots_that_came_sooner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _EACH_SECOND = Settings(interval=1_000_000)
+
+
+async def _compare(store: Store, name: str, cases: Iterable[list[tuple[Command, int]]]) -> None:
+    """Compare each answer to lists of commands, and the record that they leave, with those of the rules."""
+    for number, commands in enumerate(cases):
+        model: State | None = None
+        for command, now in commands:
+            model, expected = rules.apply(model, command, now)
+            context = f"case {number}: {command} at {now}"
+            assert await store.apply(name, command, now) == expected, context
+        kept = await store.apply(name, Inspect(), now)
+        assert kept == rules.apply(model, Inspect(), now)[1], f"case {number}: {commands}"
+        await store.apply(name, Drop())
 
 
 class StoreSuite(Suite):
@@ -93,16 +119,14 @@ class StoreSuite(Suite):
         self, store: Store, queue: Callable[[], str]
     ) -> None:
         """All cases of up to three tickets, each granted, revoked or given back, in time or late."""
-        name = queue()
-        for number, commands in enumerate(small_states()):
-            model: State | None = None
-            for command, now in commands:
-                model, expected = rules.apply(model, command, now)
-                context = f"case {number}: {command} at {now}"
-                assert await store.apply(name, command, now) == expected, context
-            kept = await store.apply(name, Inspect(), now)
-            assert kept == rules.apply(model, Inspect(), now)[1], f"case {number}: {commands}"
-            await store.apply(name, Drop())
+        await _compare(store, queue(), small_states())
+
+    @in_portal
+    async def test_a_slot_that_came_sooner_is_only_where_it_is_now_as_by_the_rules(
+        self, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """It is listed where it is and where it was, in time and late, also with other settings or a hold."""
+        await _compare(store, queue(), slots_that_came_sooner())
 
     def test_its_own_clock_is_used_when_none_is_given(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]

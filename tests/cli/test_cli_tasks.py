@@ -156,7 +156,7 @@ def test_a_refused_batch_is_said(tasks: Callable[..., Any]) -> None:
         (["q", "NaN"], "must be JSON"),
         (["q", "[" * 100_000], "is not JSON"),
         (["q", "\udcff", "--text"], "not UTF-8"),
-        (["a b", "1"], "not a queue name"),
+        (["a  b", "1"], "not a queue name"),
         (["q", "1", "--at", "2030-01-01T00:00"], "no time zone"),
         (["q", "1", "--at", "soon"], "is not a time"),
         (["q", "1", "--delay", "1h", "--at", "1"], "not both"),

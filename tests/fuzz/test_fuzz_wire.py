@@ -62,6 +62,19 @@ def test_anything_else_is_refused(value: Any) -> None:
             answer(data, (0, 0))
 
 
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\0"])
+def test_what_no_store_or_answer_can_have_is_refused(text: str) -> None:
+    for kind, command in (
+        (
+            verbs.LEDGERS,
+            {"op": "Record", "session": "s", "rows": [{"key": text, "value": "1", "failed": False}]},
+        ),
+        (verbs.TASKS, {"op": "Modify", "deletes": [{"id": text, "version": 0}]}),
+    ):
+        with pytest.raises(MalformedValue, match="is not text"):
+            loads(kind, json.dumps(command).encode())
+
+
 @fuzz(100)
 @given(st.sampled_from(["DependencyError", "InboxFull", "StoreFull", "StoreError", "Exit", ""]), st.binary())
 def test_a_failure_is_an_error_or_is_refused(kind: str, fields: bytes) -> None:

@@ -168,6 +168,17 @@ def test_places_are_shared_by_those_who_want_them() -> None:
                 take("d")
 
 
+def test_places_that_can_t_be_shared_evenly_stay_where_they_are() -> None:
+    """Of five, the second caller gets two: with a third, both would take it from each other for ever."""
+    places = Places(5)
+    with ExitStack() as stack:
+        for caller in "aaaaabb":
+            stack.enter_context(places.place(caller, lambda: None))
+        for caller in "ba":
+            with pytest.raises(Refusal, match="too many"):
+                stack.enter_context(places.place(caller, lambda: None))
+
+
 async def test_requests_that_never_end_are_cut_off(hasty: Served) -> None:
     """Connections that send nothing, half a head, half a body, or half of gRPC's first words."""
     assert hasty.http is not None

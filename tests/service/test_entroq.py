@@ -150,7 +150,7 @@ async def test_the_numbers_of_queues(client: GrpcClient, queue: str) -> None:
 async def test_what_no_store_can_do_is_refused_by_name(client: GrpcClient, queue: str) -> None:
     task = await client.insert(queue)
     bad = {
-        "queue": pb.ModifyRequest(inserts=[pb.TaskData(queue="no queue")]),
+        "queue": pb.ModifyRequest(inserts=[pb.TaskData(queue="no  queue")]),
         "twice": pb.ModifyRequest(deletes=[id_of(task)], depends=[id_of(task)]),
         "attempt=-1": pb.ModifyRequest(inserts=[pb.TaskData(queue=queue, attempt=-1)]),
         "control characters": pb.ModifyRequest(claimant_id="a\n"),

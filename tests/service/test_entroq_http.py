@@ -116,7 +116,7 @@ async def test_what_a_client_gets_wrong_is_said(
     published: EntroQJSON, plain: httpx.AsyncClient, queue: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match="queue name"):
-        await published.try_claim("no queue")
+        await published.try_claim("no  queue")
     for body in (b"{", b"[]", b'{"nope": 1}', b'{"queues": "q"}', b'{"claimantId": "\xff"}', b"[" * 100_000):
         answer = await plain.post("/claim", content=body)
         assert (answer.status_code, answer.json()["code"]) == (400, 3), body
@@ -127,6 +127,18 @@ async def test_what_a_client_gets_wrong_is_said(
     assert (await plain.get("/queues", params={"match": "x"})).status_code == 400
     assert (await plain.get("/docs", params={"query.namespace": "n"})).status_code == 501
     assert (await plain.get("/claim")).status_code == 405
+
+
+async def test_a_body_of_very_many_values_is_refused_before_it_is_read_further(
+    plain: httpx.AsyncClient, queue: str
+) -> None:
+    """Reading all of it would take seconds, in which nobody else is answered."""
+    for count, code in ((20_000, 200), (300_000, 400)):
+        value = ",".join(["[]"] * count)
+        body = f'{{"inserts": [{{"queue": "{queue}", "value": [{value}]}}]}}'
+        answer = await plain.post("/modify", content=body.encode())
+        assert answer.status_code == code
+    assert "more than 200,000 values" in answer.json()["message"]
 
 
 async def test_tasks_are_streamed_as_lines(

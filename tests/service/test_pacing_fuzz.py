@@ -6,6 +6,7 @@ from service.processes import Served
 
 def test_requests_of_any_content_get_answers_that_the_document_has() -> None:
     with Served("memory://") as service:
-        codes = fuzz(f"http://{service.http}", 2)
-    assert codes[200] > 3
-    assert codes[400] > 10
+        codes, of_mutants = fuzz(f"http://{service.http}", 2, 2, "memory://fuzz")
+    for each in (codes, of_mutants):
+        assert each[200] > 3
+        assert each[400] > 10

@@ -20,6 +20,7 @@ from intervalq.rules import (
     State,
 )
 from simulation.facts import Facts, Grant, Miss, ObservedJob, Refusal, Start, Violation, Warned
+from simulation.granted import granted_slots, slots_that_came_sooner
 from simulation.loop import Process
 from simulation.plans import PlannedJob
 from simulation.trace import Trace
@@ -242,7 +243,7 @@ class Observer(Facts):
             self.revoked[key] = state.revoked_through
             self.readings[key].append((now, clock / 1e6))
             self._note_limit(key, state, answer.now)
-        for slot in answer.taken:
+        for slot in (*slots_that_came_sooner(command, answer), *answer.taken):
             self.issues[key, slot.ticket].append(now)
             self.own[process][key, slot.ticket] = now
             self.ahead[key, slot.ticket] = (slot.due + state.late_total - clock) / 1e6
@@ -255,9 +256,7 @@ class Observer(Facts):
         heard, known = self.known.get(process, (now, state))
         unaware = known.held_total != state.held_total or any(at > heard for at, _ in self.steps)
         notice = command.notice / 1e6 if isinstance(command, Advance) else 0.0
-        asked = command.slots if isinstance(command, Advance) else ()
-        granted = [slot for slot in asked if slot.ticket in answer.granted]
-        granted += answer.taken[: answer.begun]
+        granted = [*granted_slots(command, answer), *answer.taken[: answer.begun]]
         grants = [
             Grant(
                 at=now,

@@ -162,7 +162,7 @@ def test_a_batch_of_a_stream_is_inserted_once(store: str, queue: str, tasks: Tas
         ({"id": 1, "x": float("nan")}, {"key": "id"}, r"\(key '1'\) can't be a task: .*finite"),
         ({"x": "{"}, {"value": "x"}, "is not JSON"),
         ({"x": "abc"}, {"max_bytes": "8"}, "11 bytes as JSON, but 8 are allowed"),
-        ({"queue": "no queue"}, {"queue": None}, "not a queue name"),
+        ({"queue": "no  queue"}, {"queue": None}, "not a queue name"),
         ({"queue": None}, {"queue": None}, "its 'queue' is null"),
         ({"k": "\x00"}, {"exclusive_key": "k"}, "without control characters"),
     ],

@@ -46,7 +46,7 @@ def anyio_backend() -> str:
         ({"table": "ledger"}, "give ledger="),
         ({"table": "log"}, "give path="),
         ({"store": "memory://"}, "memory:// belongs to one process"),
-        ({"queue": "no queue"}, "not a queue name"),
+        ({"queue": "no  queue"}, "not a queue name"),
         ({"store": "file:///state.json"}, "for durable tasks use"),
     ],
 )

@@ -61,7 +61,7 @@ async def test_pages_have_plain_tasks_and_others(
 ) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         _put(connection, *range(1, 10))
-        connection.execute(b"insert into intervalq.plain values ('r', 1, 10, '10'), ('a', 1, 11, '11')")
+        connection.execute(b"insert into intervalq.plain values ('r', 1, 10, '10'), ('a b c', 1, 11, '11')")
     inserts = tuple(Insert(name, str(number), f"own-{number}") for number, name in enumerate("qqrraa", 20))
     await store.apply(Modify(inserts=inserts))
     found: list[Row] = []

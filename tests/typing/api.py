@@ -68,6 +68,9 @@ async def use() -> None:
     async def call(number: int) -> str:
         return str(number)
 
+    assert_type(await queue.run(call, 1, priority=1), str)
+    assert_type(await queue.run(fetch, "/a"), dict[str, int])
+    assert_type(await queue.run(lambda: fetch("/a", timeout=2)), dict[str, int])
     job = await queue.add(call, 1, priority=1, retries=2)
     assert_type(job, Job[str])
     assert_type(await job, str)
@@ -84,6 +87,7 @@ async def use() -> None:
     assert_type(
         blocking.run(lambda: "a", cost={"tokens": 9}, settle=lambda answer: {"tokens": len(answer)}), str
     )
+    assert_type(blocking.run(plain, "/a"), bytes)
     assert_type(blocking.add(plain, "/a", settle=lambda answer: {"tokens": len(answer)}), Future[bytes])
     assert_type(await queue.inspect(), QueueState)
     assert_type(queue["key"], IntervalQueue)

@@ -105,5 +105,8 @@ async def bare() -> None:
 # 18. A call instead of a function, to be run in virtual time.
 virtual_time(answer())  # type: ignore[arg-type]
 
+# 20. An argument of the wrong type for the function that is called.
+blocking.run(len, 7)  # type: ignore[arg-type]
+
 # 19. An async worker function for blocking code.
 blocking.run(answer).upper()  # type: ignore[attr-defined]

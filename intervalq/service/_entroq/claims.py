@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from intervalq.errors import IntervalqError
 from intervalq.service._entroq import entroq_pb2 as pb
@@ -19,6 +19,15 @@ from intervalq.tasks.store import TaskStore
 log: Final = logging.getLogger("intervalq")
 
 
+class Found(NamedTuple):
+    """What a look for a task found."""
+
+    row: Row | None
+    """The task, claimed; None: there is none now."""
+    wait: int | None = None
+    """Microseconds until there will be one by itself; None: nobody knows."""
+
+
 class Claims:
     """Claims in a store."""
 
@@ -27,8 +36,8 @@ class Claims:
         self._claimants = claimants
         self._left: set[asyncio.Task[None]] = set()
 
-    async def claim(self, claimant: str, queues: tuple[str, ...], lease: int) -> Row | None:
-        """Claim a task for a claimant; None: there is none now.
+    async def claim(self, claimant: str, queues: tuple[str, ...], lease: int) -> Found:
+        """Claim a task for a claimant.
 
         The store is asked in a task of its own: if the client goes away meanwhile, what it would have got is
         given back, instead of being claimed until the lease ends.
@@ -51,13 +60,13 @@ class Claims:
         if self._left:
             await asyncio.wait([*self._left], timeout=1)
 
-    async def _unwanted(self, asked: asyncio.Future[Row | None]) -> None:
+    async def _unwanted(self, asked: asyncio.Future[Found]) -> None:
         with suppress(IntervalqError):  # then it is free when the lease ends
-            row = await asked
+            row = (await asked).row
             if row is not None:
                 await self.give_back(row)
 
-    async def _claim(self, claimant: str, queues: tuple[str, ...], lease: int) -> Row | None:
+    async def _claim(self, claimant: str, queues: tuple[str, ...], lease: int) -> Found:
         session = await self._claimants.session(claimant)
         work = Work(session, queues=queues, limit=1, lease=lease)
         while True:
@@ -65,9 +74,9 @@ class Claims:
             if not worked.alive:
                 await self._claimants.session(claimant, again=True)
             elif not worked.claimed:
-                return None
+                return Found(None, worked.wait)
             elif await self._can_be_shown(worked.claimed[0]):
-                return worked.claimed[0]
+                return Found(worked.claimed[0])
 
     async def _can_be_shown(self, row: Row) -> bool:
         """Whether the protocol can carry a task. One that it can't is moved to the dead-letter queue."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
+from anyio import to_thread
 from google.protobuf import json_format
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor import FieldDescriptor
@@ -25,6 +26,10 @@ from intervalq.service._refusal import Code, Refusal, refusal
 
 _PROTOCOLS: Final = {"entroq-protocol": "1, 2"}
 """The versions of the protocol that are served, as clients ask for them."""
+_MAX_VALUES: Final = 200_000
+"""The most values of a body's JSON."""
+_LARGE: Final = 32_768
+"""A longer body, in bytes, is read in a thread: others are answered meanwhile."""
 
 
 def routes(verbs: Verbs, access: Access | None) -> list[Route]:
@@ -84,7 +89,8 @@ async def _message(request: Request, kind: type[Message]) -> Message:
         if request.method == "GET":
             _fill(message, request.query_params.multi_items())
         else:
-            json_format.ParseDict(_object(await body_of(request) or b"{}"), message)
+            body = await body_of(request) or b"{}"
+            await to_thread.run_sync(_read, body, message) if len(body) > _LARGE else _read(body, message)
     except (json_format.Error, ValueError, RecursionError) as error:
         raise Refusal(
             Code.INVALID_ARGUMENT, f"the request is not a valid {kind.DESCRIPTOR.name}: {error}"
@@ -92,11 +98,16 @@ async def _message(request: Request, kind: type[Message]) -> Message:
     return message
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _read(body: bytes, message: Message) -> None:
     read = json.loads(body)
     if not isinstance(read, dict):
         raise json_format.ParseError("it is not a JSON object")
-    return read
+    found: list[Any] = [read]  # each value takes some microseconds to read
+    for value in found:
+        found += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if len(found) > _MAX_VALUES:
+            raise json_format.ParseError(f"it has more than {_MAX_VALUES:,} values: send fewer at once")
+    json_format.ParseDict(read, message)
 
 
 def _fill(message: Message, items: list[tuple[str, str]]) -> None:

@@ -66,7 +66,7 @@ class Verbs:
     async def try_claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """Claim a task that is ready; the answer has no task if there is none."""
         claimant, queues, lease = await self._wanted(request, caller)
-        row = await self._claims.claim(claimant, queues, lease)
+        row = (await self._claims.claim(claimant, queues, lease)).row
         return pb.ClaimResponse() if row is None else pb.ClaimResponse(task=task_of(row))
 
     async def claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
@@ -76,7 +76,7 @@ class Verbs:
             raise Refusal(
                 Code.INVALID_ARGUMENT, f"a claim waits for at most {_WAITED} queues, not {len(queues)}"
             )
-        row = await self._claims.claim(*wanted)
+        row = (await self._claims.claim(*wanted)).row
         if row is None:
             row = await self.waiting.wait(queues, lambda: self._claims.claim(claimant, queues, lease))
             try:  # the right may have been taken away meanwhile

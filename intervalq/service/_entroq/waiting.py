@@ -12,6 +12,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from intervalq.errors import IntervalqError, UnsupportedOperation
+from intervalq.service._entroq.claims import Found
 from intervalq.service._measures import waits
 from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks._session.demand import CHECK, FIRST_POLL, LAST_POLL
@@ -36,10 +37,10 @@ Line = tuple[str, ...]
 class Waiter:
     """A client that waits for a task of some queues."""
 
-    def __init__(self, line: Line, claim: Callable[[], Awaitable[Row | None]]) -> None:
+    def __init__(self, line: Line, claim: Callable[[], Awaitable[Found]]) -> None:
         self.line = line
         self.claim = claim
-        """Claims a task for the client; None: there is none now."""
+        """Claims a task for the client."""
         self.row: Row | None = None
         self.error: Exception | None = None
         self.over = anyio.Event()
@@ -57,17 +58,18 @@ class Waiting:
         self._count = 0  # of all who wait
         self._due: dict[Line, None] = {}  # the lines to look at, in order
         self._sweeps = True  # whether any line may have a task
+        self._later: dict[Line, float] = {}  # when one will have a task by itself, on the event loop's clock
         self._session = new_id()
         self._news = anyio.Event()
         self._hears = False
         self._closed = False
 
-    async def wait(self, queues: Iterable[str], claim: Callable[[], Awaitable[Row | None]]) -> Row:
+    async def wait(self, queues: Iterable[str], claim: Callable[[], Awaitable[Found]]) -> Row:
         """Wait until there is a task.
 
         Args:
             queues: where it may be.
-            claim: claims a task for the client; None: there is none now.
+            claim: claims a task for the client.
 
         Raises:
             Refusal: the service stops, or too many clients wait.
@@ -139,6 +141,7 @@ class Waiting:
         if line:
             return
         del self._lines[waiter.line]
+        self._later.pop(waiter.line, None)
         for queue in waiter.line:
             lines = self._of_queue[queue]
             lines.discard(waiter.line)
@@ -146,34 +149,51 @@ class Waiting:
                 del self._of_queue[queue]
 
     async def _serve(self) -> None:
-        pause = FIRST_POLL
+        pause, asks = FIRST_POLL, 0.0  # asks: when all lines are to be looked at
         while True:
             while not self._lines:
                 await self._news.wait()
                 self._news = anyio.Event()
-            served = False
-            with suppress(IntervalqError):
+            served, looked = False, True
+            try:
                 # The session becomes idle before the look, so a task that comes in between wakes it.
                 await self._idle()
-                due, self._due = self._due, {}
-                sweeps, self._sweeps = self._sweeps, False
+                due, self._due = {**self._due, **self._come()}, {}
+                sweeps, self._sweeps = self._sweeps or anyio.current_time() >= asks, False
                 for line in dict.fromkeys([*due, *(await self._ready() if sweeps else ())]):
                     served |= await self._serve_line(line)
+            except IntervalqError:
+                sweeps = self._sweeps = True  # whichever were due
+                looked = False
+            now = anyio.current_time()
             pause = FIRST_POLL if served else min(pause * 2, LAST_POLL)
-            with anyio.move_on_after(CHECK if self._hears else pause):
+            if sweeps:
+                asks = now + (CHECK if looked and self._hears else pause)
+            with anyio.move_on_at(min([asks, *self._later.values()])):
                 await self._news.wait()
             if self._news.is_set():
-                pause = FIRST_POLL
                 self._news = anyio.Event()
-            else:
-                self._sweeps = True
+
+    def _come(self) -> dict[Line, None]:
+        """The lines whose next task has become ready by itself."""
+        now = anyio.current_time()
+        come = dict.fromkeys(line for line, ready in self._later.items() if ready <= now)
+        for line in come:
+            del self._later[line]
+        return come
 
     async def _ready(self) -> list[Line]:
-        """The lines that may have a task."""
+        """The lines that may have a task now, or will have one of which this doesn't know when."""
         if len(self._lines) <= _FEW:
             return list(self._lines)
-        ready = {one.name for one in await self._store.apply(Count(tuple(self._of_queue))) if one.ready}
-        return [line for line in self._lines if not ready.isdisjoint(line)]
+        counts = await self._store.apply(Count(tuple(self._of_queue)))
+        ready = {one.name for one in counts if one.ready}
+        future = {one.name for one in counts if one.size > one.claimed + one.ready}
+        return [
+            line
+            for line in self._lines
+            if not ready.isdisjoint(line) or (line not in self._later and not future.isdisjoint(line))
+        ]
 
     async def _idle(self) -> None:
         if not self._hears:
@@ -192,11 +212,13 @@ class Waiting:
         while waiters := self._lines.get(line):
             waiter = waiters[0]
             try:
-                row = await waiter.claim()
+                row, wait = await waiter.claim()
             except Exception as error:  # noqa: BLE001 - it is that of one client, and is raised there
                 waiter.error = error
             else:
                 if row is None:
+                    if wait is not None and line in self._lines:
+                        self._later[line] = anyio.current_time() + wait / 1e6
                     break
                 served = True
                 if waiter not in self._lines.get(line, ()):

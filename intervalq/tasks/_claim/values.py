@@ -22,7 +22,7 @@ MAX_BYTES: Final = 256 * 1024
 
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _MAX_NAME: Final = 120
-_QUEUE: Final = re.compile(rf"[A-Za-z0-9/][A-Za-z0-9._/=:-]{{0,{_MAX_NAME - 1}}}")
+_QUEUE: Final = re.compile(rf"(?=.{{1,{_MAX_NAME}}}\Z)[A-Za-z0-9/](?: ?[A-Za-z0-9._/=:-])*")
 _BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _MAX_ERROR: Final = 4_000
 _MAX_DEPTH: Final = 200
@@ -68,13 +68,13 @@ _written: Final = _writer()
 def queue_name(value: object) -> str:
     """A queue's name, unchanged: 1 to 120 letters, digits and `. _ - / = :`, first a letter, a digit or `/`.
 
-    Names of dead-letter queues are five characters longer.
+    Single spaces may stand between them. Names of dead-letter queues are five characters longer.
 
     Raises:
         InvalidName: `value` is not such a name.
     """
     if not isinstance(value, str) or not _QUEUE.fullmatch(living_queue(value)):
-        raise InvalidName(value, _MAX_NAME, "/=:")
+        raise InvalidName(value, _MAX_NAME, "/=: ")
     return value
 
 

@@ -37,7 +37,7 @@ PATIENCE = 60
 _PAGE = 1000
 
 _BEFORE = ("", "/", "/map/", "a=b/", "A/")
-_BEHIND = ("/input", "=", "", "/a=b", "/", ":1.2_3", "//..//")
+_BEHIND = ("/input", "=", "", "/a=b", "/ b", ":1.2_3", " //..//")
 
 
 class Names:

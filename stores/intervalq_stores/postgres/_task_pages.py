@@ -35,7 +35,9 @@ def page(queue: str | None, cursor: str, limit: int) -> Asked:
     if cursor and not cursor.startswith(_PLAIN_ONES):
         values: tuple[object, ...] = (cursor, cursor, queue, queue, limit)
         return Asked(_PAGE, values, lambda lines: _paged(lines, 1, limit, ""))
-    name, part, number = cursor.split()[1:] if cursor else (queue or "", -1, -1)
+    name, part, number = (
+        cursor.removeprefix(f"{_PLAIN_ONES} ").rsplit(" ", 2) if cursor else (queue or "", -1, -1)
+    )
     values = (name, int(part), int(number), queue, queue, limit)
     return Asked(_PAGE_PLAIN, values, lambda lines: _paged(lines, 3, limit, _FIRST_UUID))
 

@@ -272,10 +272,32 @@ local function set_back_for(state, slots, length, now)
   state.revoked_through = math.max(state.revoked_through, slots[1][1] - 1)
 end
 
+-- Grant the only listed slot, which is too far ahead, sooner, if that is possible: see `Advance.ahead`. New tickets come
+-- behind it then; otherwise, none are issued.
+local function sooner(state, command, answer, now)
+  local slot, clock, limits = command.slots[1], clock_of(state, now), state.limits
+  if #command.slots ~= 1 or not limits or not limits.may_move(state, command) then return end
+  local is_next = slot[1] == math.max(state.current, state.revoked_through) + 1
+  local due, at_once
+  if is_next then due, at_once = limits.sooner(state, slot, command.notice, clock, clock + command.ahead) end
+  command.reach = -FOREVER
+  if not due then
+    command.take = 0
+    return
+  end
+  grant(state, { slot[1], due, slot[3] }, now, command.lease)
+  state.revoked_through = slot[1]
+  answer.granted, answer.at_once = { slot[1] }, at_once and 1 or 0
+end
+
 -- Grant the listed slots, and return those that were missed.
 local function use(state, command, answer, now)
   local held_since, slots = state.held_since, usable(state, command, now)
-  if (held_since and #slots == 0) or are_too_far(state, command, slots, now) then return {} end
+  if held_since and #slots == 0 then return {} end
+  if are_too_far(state, command, slots, now) then
+    sooner(state, command, answer, now)
+    return {}
+  end
   if are_late(state, command, slots, now) then
     local mark = command.high_water_mark
     if not mark or mark[3] ~= state.late_total or now > command['until'] then return {} end
@@ -374,22 +396,6 @@ local function take(state, command, missed, answer, now)
   if answer.begun > 0 and granted == 0 and at_once then answer.at_once = 1 end
 end
 
--- Grant the only listed slot, which is too far ahead, sooner: see `Advance.ahead`. Returns whether that was done.
-local function sooner(state, command, answer, now)
-  local slot, clock, limits = command.slots[1], clock_of(state, now), state.limits
-  if #command.slots ~= 1 or command.take > 0 or not limits or not limits.may_move(state, command) then return false end
-  if not are_too_far(state, command, command.slots, now) then return false end
-  if slot[1] > state.ticket or slot[1] ~= math.max(state.current, state.revoked_through) + 1 then return false end
-  local due, at_once = limits.sooner(state, slot, command.notice, clock, clock + command.ahead)
-  if not due then return false end
-  grant(state, { slot[1], due, slot[3] }, now, command.lease)
-  state.revoked_through = math.max(state.revoked_through, slot[1])
-  answer.first, answer.due, answer.count, answer.begun = slot[1], due, 1, 1
-  answer.dues, answer.units = { due }, { { unpack(slot, 4) } }
-  answer.costs, answer.at_once = slot[3] and slot[3] > 1 and { slot[3] } or {}, at_once and 1 or 0
-  return true
-end
-
 local function advance(state, command, answer, now)
   local ERROR_KEPT = 60000000
   local known = command.generation == state.generation
@@ -401,7 +407,6 @@ local function advance(state, command, answer, now)
   if command.error > 0 and command.error >= state.error then
     state.error, state.error_until = command.error, now + ERROR_KEPT
   end
-  if known and sooner(state, command, answer, now) then return end
   local missed = #command.slots > 0 and use(state, command, answer, now) or {}
   if known and #missed > 0 then
     local never_granted = {}

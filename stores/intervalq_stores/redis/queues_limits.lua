@@ -266,10 +266,12 @@ local function new_limits()
     local over, lag = clock_of(state, state.last_now) - lateness(state), state.held_total + state.stepped
     for n, limit in ipairs(limits) do
       local used, ahead, known = limit.used, limit.ahead, {}
+      -- Cells that were prolonged stay where they are: there they count for longer.
+      local function stays(stop, due) return due <= over or stop - lag > due end
       for i = 1, #used, 3 do
-        if used[i + 2] > over then put(ahead, used[i + 2], used[i + 1]) end
+        if not stays(used[i], used[i + 2]) then put(ahead, used[i + 2], used[i + 1]) end
       end
-      limit.used = only(used, 3, function(_, due) return due <= over end)
+      limit.used = only(used, 3, stays)
       for i = 1, #ahead, 2 do known[ahead[i]] = true end
       for _, slot in ipairs(slots) do
         local units, at, stop = of_each(n, slot[3] or 1, units_of(slot)), slot[2] + lag, end_of_cell(limit, slot[2])
@@ -465,8 +467,8 @@ local function new_limits()
 
   -- Whether this is the last granted slot, also after it came sooner.
   function limits.was_moved(state, command, slot)
-    local ends = slot[2] + ((slot[3] or 1) - 1) * state.interval
-    return slot[1] == state.current and ends == state.current_due and limits.may_move(state, command)
+    return slot[1] == state.current and slot[2] == state.current_due and (slot[3] or 1) == 1
+      and limits.may_move(state, command)
   end
 
   -- Move the next ticket to be granted to the soonest slot before its own in which the windows have room, and return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from intervalq.rules import Advance
+from simulation.granted import slots_that_came_sooner
 from simulation.judges.clocks import blur
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.judges.starts import Starts
@@ -18,7 +19,7 @@ def accounts(seen: Observer, plan: Plan) -> Findings:
     for process, account in seen.accounts.items():
         begun = sum(start.job.process is process for start in seen.starts)
         late = sum(
-            answer.at_once and bool(answer.granted) and isinstance(command, Advance)
+            answer.at_once and bool(answer.granted) and not slots_that_came_sooner(command, answer)
             for _, command, answer in seen.answers[process]
         )
         reported = {"begun": account.begun, "late": account.late, "calls": account.calls}

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from intervalq.rules import STARTS, Advance, Command, Units
 from simulation.facts import Start
+from simulation.granted import granted_slots
 from simulation.judges.findings import Findings, named
 from simulation.loop import Process
 from simulation.observer import Observer
@@ -150,8 +151,7 @@ def _grants(seen: Observer) -> dict[tuple[str, int], list[_Report]]:
         for at, command, answer in answers:
             if isinstance(command, Advance) and answer.state is not None:
                 name = seen.trace.name(answer.state.generation)
-                granted = [slot for slot in command.slots if slot.ticket in answer.granted]
-                for slot in (*granted, *answer.taken[: answer.begun]):
+                for slot in (*granted_slots(command, answer), *answer.taken[: answer.begun]):
                     report = _Report(at, answer.state.lag, _by_unit(command, slot.units))
                     grants[name, slot.due].append(report)
     return grants

@@ -182,14 +182,14 @@ end
 $$;
 
 
--- intervalq._may_come_sooner: whether this slot is too far ahead, of the next ticket to be granted, and can move.
-create or replace function intervalq._may_come_sooner(r intervalq.queues, slot jsonb, command jsonb, now bigint)
-returns boolean
+-- intervalq._waits: whether the only listed slot waits for a window: it is too far ahead, and may come sooner.
+create or replace function intervalq._waits(r intervalq.queues, command jsonb, now bigint) returns boolean
 language sql immutable
 return coalesce(
-    intervalq._may_move(r, command)
-    and (slot ->> 0)::bigint = greatest(r.current, r.revoked_through) + 1 and (slot ->> 0)::bigint <= r.ticket
-    and (slot ->> 1)::bigint > intervalq._clock(r, now) + (command ->> 'ahead')::bigint,
+    intervalq._may_move(r, command) and jsonb_array_length(command -> 'slots') = 1
+    and (command -> 'slots' -> 0 ->> 0)::bigint > greatest(r.current, r.revoked_through)
+    and (command -> 'slots' -> 0 ->> 0)::bigint <= r.ticket
+    and (command -> 'slots' -> 0 ->> 1)::bigint > intervalq._clock(r, now) + (command ->> 'ahead')::bigint,
     false
 );
 
@@ -214,15 +214,13 @@ begin
         a.state.error := reported;
         a.state.error_until := now + 60000000;
     end if;
-    if known and take = 0 and jsonb_array_length(command -> 'slots') = 1
-        and intervalq._may_come_sooner(a.state, command -> 'slots' -> 0, command, now)
-    then
+    if known and intervalq._waits(a.state, command, now) then
         a := intervalq._sooner(a, command -> 'slots' -> 0, command, now);
-        if a.count > 0 then
+        if a.granted = '{}' then
             return a;
         end if;
-    end if;
-    if command -> 'slots' <> '[]' then
+        command := command || '{"reach": -9007199254740991}';  -- new tickets come behind it
+    elsif command -> 'slots' <> '[]' then
         a := intervalq._use(a, command, now, known);
     end if;
     if a.missed <> '{}' then

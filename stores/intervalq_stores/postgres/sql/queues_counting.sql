@@ -244,7 +244,8 @@ begin
         back := '{}';
         stays := '{}';
         for i in 1 .. cardinality(l.used) by 3 loop
-            if l.used[i + 2] > over then
+            -- Cells that were prolonged stay where they are: there they count for longer.
+            if l.used[i + 2] > over and l.used[i] - r.held_total - r.stepped <= l.used[i + 2] then
                 back := back || array[l.used[i + 2], l.used[i + 1]];
             else
                 stays := stays || l.used[i:i + 2];
@@ -487,8 +488,8 @@ $$;
 
 
 -- intervalq._sooner: the answer after the next ticket to be granted, whose slot is too far ahead, was granted in the
--- soonest slot before its own in which the windows have room; the same answer if that is too far ahead, too. See
--- `rules.Advance.ahead`.
+-- soonest slot before its own in which the windows have room; the same answer if it is another one, or that is too far
+-- ahead, too. See `rules.Advance.ahead`.
 --   slot: [ticket, due, cost, units...]
 create or replace function intervalq._sooner(a intervalq._answer, slot jsonb, command jsonb, now bigint)
 returns intervalq._answer
@@ -508,7 +509,9 @@ declare
     );
     ends constant bigint := found[2] + (cost - 1) * r.interval;
 begin
-    if found[2] is null or found[2] > clock + (command ->> 'ahead')::bigint or found[2] >= (slot ->> 1)::bigint then
+    if (slot ->> 0)::bigint <> greatest(r.current, r.revoked_through) + 1 or found[2] is null
+        or found[2] > clock + (command ->> 'ahead')::bigint or found[2] >= (slot ->> 1)::bigint
+    then
         return a;
     end if;
     before := intervalq._count(before, found[2:2], taken);
@@ -529,16 +532,10 @@ begin
     if (slot ->> 0)::bigint = r.ticket then
         before.due := ends;
     end if;
-    a.state := before;
-    a.first := array[(slot ->> 0)::bigint, found[2], cost];
-    a.count := 1;
-    a.begun := 1;
-    a.dues := found[2:2];
-    a.units := jsonb_build_array(slot - 0 - 0 - 0);
-    a.costs := case when cost > 1 then array[cost] else '{}' end;
+    a.granted := array[(slot ->> 0)::bigint];
     a.at_once := free <= clock and found[1] <= clock;
-    a.state := intervalq._grant(before, a.first[1], ends, now, (command ->> 'lease')::bigint);
-    a.state.revoked_through := greatest((a.state).revoked_through, a.first[1]);
+    a.state := intervalq._grant(before, a.granted[1], ends, now, (command ->> 'lease')::bigint);
+    a.state.revoked_through := a.granted[1];
     return a;
 end
 $$;

@@ -180,7 +180,8 @@ declare
     slots jsonb := command -> 'slots';
     alive bigint[] := '{}';
     t bigint;
-    ends numeric;
+    due bigint;
+    cost numeric;
 begin
     if is_held and r.held_until > now then
         return '[]';
@@ -191,10 +192,11 @@ begin
             alive := alive || t;
             continue;
         end if;
-        ends := (slots -> i ->> 1)::bigint + (coalesce((slots -> i ->> 2)::numeric, 1) - 1) * r.interval;
+        due := slots -> i ->> 1;
+        cost := coalesce((slots -> i ->> 2)::numeric, 1);
         -- While max_running alone holds the queue, slots that have a lease already are granted again.
-        if not is_held and t = r.current and ends = r.current_due and intervalq._may_move(r, command)
-            or is_held and t <= r.current and t = any (r.running) and ends <= r.current_due
+        if not is_held and t = r.current and due = r.current_due and cost = 1 and intervalq._may_move(r, command)
+            or is_held and t <= r.current and t = any (r.running) and due + (cost - 1) * r.interval <= r.current_due
         then
             alive := alive || t;
         end if;
