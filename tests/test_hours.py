@@ -13,6 +13,7 @@ import pytest
 
 from intervalq import IntervalQueue
 from intervalq._hours.window import Hours, is_open
+from intervalq._shard.store_time import StoreTime
 from intervalq.errors import InvalidOption, SlotTimeout
 from intervalq.rules import Answer, Command
 from intervalq.testing import virtual_time
@@ -125,6 +126,18 @@ def test_the_hours_are_those_of_the_clock_on_the_wall_over_both_changes(window: 
                 assert hours.opening(at, at + 1) == opening
             if opening == at and not is_open(window, at + 60_000_000, place):
                 assert hours.opening(at + 59_000_000, at + 60_000_000) > at + 60_000_000
+
+
+def test_no_slot_is_asked_for_that_would_come_after_the_end() -> None:
+    """Slots are granted up to 50 ms before they come."""
+    time = StoreTime(hours=Hours("02:00-02:30", "UTC"))
+    assert time.shut_until(None, 0) == 0, "the store's clock has to be read first"
+    end = round(datetime(2027, 3, 1, 2, 30, tzinfo=UTC).timestamp() * 1e6)
+    time.clock.learn(0, 200, end - 100_000)
+    assert time.shut_until(None, 40_000) is None
+    opens = time.shut_until(None, 60_000)
+    assert opens is not None
+    assert opens == pytest.approx((DAY - 30 * MINUTE) * 1e6, rel=0.001), "or a little sooner: clocks drift"
 
 
 def test_wrong_hours_are_refused() -> None:

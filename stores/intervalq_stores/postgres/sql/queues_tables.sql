@@ -117,6 +117,7 @@ drop function if exists intervalq._bring_back(intervalq.queues, jsonb);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb, jsonb);
 drop function if exists intervalq._waited(intervalq.queues, bigint);
+drop function if exists intervalq._may_come_sooner(intervalq.queues, jsonb, jsonb, bigint);
 drop function if exists intervalq._counting(intervalq._limit, bigint);
 drop function if exists intervalq._layout_of(intervalq._limit[]);
 drop function if exists intervalq._expiry(bigint, bigint, bigint, bigint, bigint, bigint);
