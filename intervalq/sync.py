@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from intervalq._shard.grants import Grant
     from intervalq._shard.shard import Shard
     from intervalq._shard.wait_queue import Waiter
+    from intervalq.schedules.sync import Schedules as Schedules  # noqa: PLC0414 - exported
 else:  # for type checkers, any other name is a mistake
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class

@@ -134,7 +134,7 @@ def test_a_wrong_result_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["--store", "memory://"], "can't share tasks in memory"),
         (["--store", "nowhere://x"], "no store of durable tasks is registered"),
         (["--mappers", "0"], "from 1 to 64"),
-        (["--name", "a b"], "is not a queue name"),
+        (["--name", "a  b"], "is not a queue name"),
     ],
 )
 def test_wrong_use(arguments: list[str], message: str) -> None:

@@ -7,7 +7,9 @@ from concurrent.futures import Future
 from typing import Any, TypedDict, assert_type
 
 from intervalq import IntervalQueue, Job, QueueState, Slot
+from intervalq.schedules import ScheduleInfo
 from intervalq.sync import IntervalQueue as BlockingQueue
+from intervalq.sync import Schedules as BlockingSchedules
 from intervalq.tasks import Cancelled, Claim, Modified, Pull, PullInfo, QueueStats, Task, Tasks
 
 queue = IntervalQueue("typed", rate="10/s", store="memory://", lookahead=None)
@@ -176,3 +178,4 @@ def use_blocking() -> None:
 
     assert_type(paced(1), str)
     assert_type(list(blocking.map(paced, [1, 2])), list[str])
+    assert_type(BlockingSchedules("memory://").inspect_all(), list[ScheduleInfo])

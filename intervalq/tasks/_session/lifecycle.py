@@ -34,14 +34,14 @@ class Lifecycle:
         self._expiry = expiry
         self._form = form
         self._store: TaskStore | None = given
-        self._home: tuple[int, object] | None = None
+        self._owner: tuple[int, object] | None = None
         self._clock = CLOCK.get()
         self._sessions: dict[str, WorkSession] = {}
         self._ending: list[WorkSession] = []
 
     async def aclose(self) -> None:
         """Give back all claims, and close the connections. The handle can be used again."""
-        if self._home is not None and self._home == (os.getpid(), current_loop()):
+        if self._owner is not None and self._owner == (os.getpid(), current_loop()):
             self._ending += self._sessions.values()
             self._sessions = {}
             with anyio.CancelScope(shield=True):
@@ -53,7 +53,7 @@ class Lifecycle:
                 if self._store is not None:
                     await self._store.aclose()
             if not self._sessions:  # it may belong to another event loop from now on
-                self._store, self._home = self._given, None
+                self._store, self._owner = self._given, None
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,14 +133,14 @@ class Lifecycle:
         Raises:
             ForkedError, WrongLoop: the handle belongs to another process or event loop.
         """
-        home, clock = (os.getpid(), current_loop()), CLOCK.get()
-        if self._home is not None and (self._home != home or self._clock is not clock):
-            if self._home[0] != home[0] and self._store is not None and self._sessions:
+        owner, clock = (os.getpid(), current_loop()), CLOCK.get()
+        if self._owner is not None and (self._owner != owner or self._clock is not clock):
+            if self._owner[0] != owner[0] and self._store is not None and self._sessions:
                 raise ForkedError("tasks")
-            if self._home[0] == home[0] and self._home[1] is not home[1] and not is_over(self._home[1]):
+            if self._owner[0] == owner[0] and self._owner[1] is not owner[1] and not is_over(self._owner[1]):
                 raise WrongLoop("tasks")
             self._store, self._sessions, self._ending = self._given, {}, []
-        self._home, self._clock = home, clock
+        self._owner, self._clock = owner, clock
         if self._store is None:
             self._store = open_task_store(self._url)
         return self._store

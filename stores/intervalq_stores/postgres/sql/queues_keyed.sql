@@ -343,8 +343,8 @@ end
 $$;
 
 
--- intervalq._told: the common record after what its sender reports: settled units, and slots that won't be used.
-create or replace function intervalq._told(common intervalq.queues, known jsonb) returns intervalq.queues
+-- intervalq._reported: the common record after what its sender reports: settled units, and slots that won't be used.
+create or replace function intervalq._reported(common intervalq.queues, known jsonb) returns intervalq.queues
 language plpgsql immutable
 as $$
 begin
@@ -427,7 +427,7 @@ declare
 begin
     k.written := (known -> 'release' <> '[]' or known ? 'settled')
         and coalesce(known ->> 'generation' = common.generation, false);
-    k.common := case when k.written then intervalq._told(common, known) else common end;
+    k.common := case when k.written then intervalq._reported(common, known) else common end;
     k.places := known -> 'places';
     if r.name is not null and not intervalq._disagrees(r, command) then
         if command ? 'settled' and command ->> 'generation' = r.generation and r.limits is not null then

@@ -118,6 +118,7 @@ drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jso
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb, jsonb);
 drop function if exists intervalq._waited(intervalq.queues, bigint);
 drop function if exists intervalq._may_come_sooner(intervalq.queues, jsonb, jsonb, bigint);
+drop function if exists intervalq._told(intervalq.queues, jsonb);
 drop function if exists intervalq._counting(intervalq._limit, bigint);
 drop function if exists intervalq._layout_of(intervalq._limit[]);
 drop function if exists intervalq._expiry(bigint, bigint, bigint, bigint, bigint, bigint);
