@@ -1,7 +1,7 @@
 """Hatchling's hook for the README in the package's metadata, which PyPI shows.
 
 PyPI has no other file of the repository, so links to files become absolute, by `[project.urls] Repository`.
-While the project has no public address, only their text stays, which names the file.
+While the project has no public address, only their text stays.
 """
 
 from __future__ import annotations
