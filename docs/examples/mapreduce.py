@@ -111,7 +111,7 @@ async def map_documents(handle: Tasks, names: Names) -> None:
 async def reduce_shard(handle: Tasks, names: Names, shard: int) -> None:
     """Run the reducer of a shard until its sum is in the output."""
     queue = names.shards[shard]
-    pull = handle.pull(queue, name=f"{queue}-reducer", max_ack_pending=None)
+    pull = handle.pull(queue, name=f"{queue}-reducer".replace(" ", "-"), max_ack_pending=None)
     held: list[Claim] = []
     while True:
         held = [claim for claim in held if claim.open] + await pull.fetch(_BATCH, timeout=0.2)

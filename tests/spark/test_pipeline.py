@@ -194,21 +194,23 @@ def test_a_run_may_die_anywhere_and_the_next_goes_on(
 
 
 class _Stops(Watch):
-    """Stops a run once some rows are called, and lets slow rows end when calls in flight may end."""
+    """Stops a run once some rows are called, and from then on lets calls end that have begun."""
 
     def __init__(self, small: Small) -> None:
         self.stop = threading.Event()
         self.looks: list[Look] = []
+        self.stopping = False
         self._small = small
 
     def looked(self, look: Look) -> None:
         self.looks.append(look)
-        if self._small.called():
+        if self.stopping:  # tasks learn of it with their next result: until then, they begin a few more
+            self._small.release()
+        elif self._small.called():
             self.stop.set()
 
     def note(self, text: str) -> None:
-        if text.startswith("stopping"):
-            self._small.set("slow")
+        self.stopping = self.stopping or text.startswith("stopping")
 
 
 def test_a_run_that_is_stopped_lets_calls_end_and_goes_on_later(spark: SparkSession, small: Small) -> None:
@@ -223,6 +225,7 @@ def test_a_run_that_is_stopped_lets_calls_end_and_goes_on_later(spark: SparkSess
     assert (outcome.stopped, outcome.ok, outcome.passes) == (True, False, ())
     assert 0 < len(small.called()) < 51
     assert watch.looks[-1].rows == 51
+    small.set("slow")
     outcome = run(spec, spark=spark)
     assert _once(small)
     assert (outcome.stopped, outcome.results, outcome.passes[0].replayed > 0) == (False, 51, True)
