@@ -71,7 +71,7 @@ async def direct(url: str, count: int, clients: int) -> dict[str, float]:
 
     async def client(number: int) -> None:
         session, queue = f"direct-{number}", f"direct-{number}"
-        await store.apply(Begin(Session(session)))
+        await store.apply(Begin(Session(session, expiry=60 * SECOND)))  # nobody renews it
         for _ in range(count // clients):
             name = secrets.token_hex(8)
             await store.apply(Modify(session=session, inserts=(Insert(queue, "1", name),)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -119,6 +120,22 @@ def test_a_busy_client_keeps_its_connection(hasty: Served) -> None:
                 except ConnectionError:
                     assert longest > 0.2, "only a client that its machine held up may be cut off"
                     break
+
+
+async def test_a_client_that_waits_for_its_answer_keeps_its_connection(hasty: Served) -> None:
+    """It waits for a task while silent clients that came later are cut off, one after the other."""
+    assert hasty.http is not None
+    host, _, port = hasty.http.rpartition(":")
+    with closing(HTTPConnection(host, int(port), timeout=60)) as waiting:
+        body = json.dumps({"claimantId": "me", "queues": ["awaited"]})
+        waiting.request("POST", "/api/v0/claim/wait", body, {"Content-Type": "application/json"})
+        for _ in range(2):
+            with socket.create_connection((host, int(port)), timeout=60) as silent:
+                assert await anyio.to_thread.run_sync(silent.recv, 1) == b""
+        async with grpc.aio.insecure_channel(hasty.address) as channel:
+            await GrpcClient(channel, "another").insert("awaited")
+        answer = json.loads((await anyio.to_thread.run_sync(waiting.getresponse)).read())
+        assert answer["task"]["queue"] == "awaited"
 
 
 def ended(connection: socket.socket) -> bool:
