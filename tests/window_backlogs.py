@@ -1,4 +1,4 @@
-"""Random backlogs on a record with limits, judged by brute force: are limits kept, and how soon do jobs start?
+"""Random backlogs on a record with limits, judged by brute force: are they kept, and how soon do jobs start?
 
     python tests/window_backlogs.py 100000            # this many runs; prints the seeds that broke a promise
 
