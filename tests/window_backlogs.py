@@ -94,7 +94,7 @@ class Backlog:
         self._random = Random(f"backlog {seed}")
         self._fixed = fixed
         self.settings = self._settings()
-        self._settles = self._random.random() < 0.5
+        self._settles = self._random.random() < 0.125  # these take six times as long
         self._now = T0 + self._random.randrange(20 * SECOND)
         self._state: State | None = None
         self._late = 0
