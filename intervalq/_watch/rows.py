@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -11,16 +11,22 @@ from intervalq._show import escaped, seconds
 from intervalq._watch.follow import Gaps, Logs
 from intervalq._watch.rates import Point, Rates
 from intervalq._watch.reader import Looked
+from intervalq._watch.task import condition as condition_of
+from intervalq._watch.task import facts as facts_of
+from intervalq._watch.task import history
 from intervalq._watch.words import MAX_KEYS, condition, counted, facts, folded, possible, rate
 from intervalq._watch.working import process, report
 from intervalq.schedules import ScheduleInfo
 from intervalq.tasks import QueueStats, Task, WorkerSession
+from intervalq.tasks._handle.outcome import failed_attempts
 
 QUEUES: Final = ("queue", "state", "reached", "possible", "waiting", "running", "left")
 TASKS: Final = ("queue", "tasks", "ready", "claimed", "future", "behind a key", "most claims")
-SCHEDULES: Final = ("schedule", "state", "next", "last", "occurs", "does")
+SCHEDULES: Final = ("schedule", "state", "next", "last", "missed", "occurs", "does")
 WORKERS: Final = ("process", "tasks", "last heartbeat", "started", "working on")
-NUMBERS: Final = {"reached", "possible", "waiting", "running", *TASKS[1:]}
+ACTIONS: Final = ("when", "who", "what", "on")
+TASKS_OF: Final = ("task", "state", "key", "attempts", "last error")
+NUMBERS: Final = {"reached", "possible", "waiting", "running", "missed", "attempts", *TASKS[1:]}
 """Columns that are aligned at the right."""
 
 _NAMED: Final = 3
@@ -84,13 +90,32 @@ def task_rows(counts: Iterable[QueueStats]) -> list[Row]:
     ]
 
 
+def rows_of_tasks(tasks: Iterable[Task], sessions: Mapping[str, WorkerSession], now: float) -> list[Row]:
+    """Tasks of a queue, read without their values. `now`: by the clock of this machine."""
+    return [
+        Row(
+            task.id,
+            (
+                escaped(task.id),
+                condition_of(task, now),
+                escaped(task.key or "", 40),
+                str(task.attempt),
+                escaped(task.error, 60),
+            ),
+            [*facts_of(task, sessions, value=False), *history(failed_attempts(task._row.errors))],
+        )
+        for task in tasks
+    ]
+
+
 def schedule_rows(schedules: Iterable[ScheduleInfo]) -> list[Row]:
     """Schedules, by name."""
     rows = []
     for info in schedules:
         state = "paused" if info.paused else "running" if info.running else "waiting"
         following = moment(info.upcoming[0] if info.upcoming else None)
-        times = following, moment(info.last), escaped(info.plan)
+        missed = "" if info.missed is None else f"{info.missed:,}"
+        times = following, moment(info.last), missed, escaped(info.plan)
         cells = (escaped(info.name), state, *times, what_it_does(info))
         more = [("host", escaped(info.host))] if info.host is not None else []
         rows.append(

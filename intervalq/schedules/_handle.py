@@ -18,7 +18,7 @@ from intervalq._timing.outage import LoopOutage
 from intervalq.errors import InvalidOption, ScheduleNotFound, StoreUnavailable
 from intervalq.schedules._choice import Misfire
 from intervalq.schedules._holder import host_of, runs_command
-from intervalq.schedules._occurrence import Occurrence
+from intervalq.schedules._occurrence import Occurrence, missed
 from intervalq.schedules._records import Records
 from intervalq.schedules._runner import Runner, look_often
 from intervalq.schedules._task import Overlap, ScheduledTask, checked_function, checked_policies
@@ -86,6 +86,9 @@ class ScheduleInfo(NamedTuple):
     """The machine that fired the last occurrence; None: none has, or it is a durable schedule."""
     is_command: bool = False
     """Whether it is one of `intervalq once`, which the cron of hosts starts."""
+    missed: int | None = None
+    """How many occurrences since the last run did not fire, up to 1,000; one is missed if it is five seconds
+    late. None: unknown, because it is a durable schedule, or is paused."""
 
 
 class Schedules:
@@ -359,6 +362,7 @@ class Schedules:
             tuple(times),
             host=None if record.fired is None else host_of(record.holder),
             is_command=runs_command(record.holder),
+            missed=None if record.paused else missed(record, name, plan, records.now()),
         )
 
     def _twin(self, store: str | os.PathLike[str] | None) -> Schedules:

@@ -86,7 +86,9 @@ class Opa:
 
 
 class Asking:
-    """A caller whom the agent judges."""
+    """A caller whom the agent judges, and knows by a name of which nothing is known here."""
+
+    name: Final = "somebody"
 
     def __init__(self, agent: Opa, authorization: str) -> None:
         self._agent = agent
