@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -50,7 +51,10 @@ class Row(NamedTuple):
 
 def queue_rows(looked: Looked, rates: Rates, logs: Logs) -> list[Row]:
     """Queues, each with up to 20 of its keys, and what logs say of their last starts."""
-    rows = []
+    rows, totals = [], defaultdict[str, float](float)
+    for state in looked.states:
+        name, colon, _ = state.name.partition(":")
+        totals[name] += (rates.now(state.name) or 0.0) if colon else 0.0
     for state, more in folded(looked.states, MAX_KEYS):
         left = ", ".join(f"{each.left} of {escaped(each.limit)}" for each in state.limits)
         running = "-" if state.running is None else f"{state.running}/{state.max_running}"
@@ -59,7 +63,8 @@ def queue_rows(looked: Looked, rates: Rates, logs: Logs) -> list[Row]:
             str(state.outstanding), running, left or "-",
         )  # fmt: skip
         seen = logs.seen(state.name)
-        known, points = [*facts(state), *seen.facts], rates.points(state.name, seen.notes)
+        points = rates.points(state.name, seen.notes)
+        known = [*facts(state), *share(state.name, totals, rates), *seen.facts]
         rows.append(Row(state.name, cells, known, state, points, seen.gaps))
         if more:
             waiting = str(sum(key.outstanding for key in more))
@@ -70,6 +75,12 @@ def queue_rows(looked: Looked, rates: Rates, logs: Logs) -> list[Row]:
     if looked.left_out:
         rows.append(Row(":", (f"{looked.left_out} keys weren't read", *[""] * (len(QUEUES) - 1))))
     return rows
+
+
+def share(name: str, totals: Mapping[str, float], rates: Rates) -> list[tuple[str, str]]:
+    """Which part of the recent starts of all keys of a queue a key has; nothing, if there were none."""
+    total = totals.get(name.partition(":")[0], 0.0) if ":" in name else 0.0
+    return [("share", f"{(rates.now(name) or 0.0) / total:.0%} of the starts of all keys")] if total else []
 
 
 def task_rows(counts: Iterable[QueueStats]) -> list[Row]:

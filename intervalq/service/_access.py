@@ -99,7 +99,10 @@ def only(headers: Sequence[str | bytes]) -> str | None:
 class Anybody:
     """A caller of a service without access control."""
 
-    name: Final = "anybody"
+    @property
+    def name(self) -> str:
+        """See `Caller`."""
+        return "anybody"
 
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """See `Caller`: nothing."""

@@ -86,14 +86,17 @@ class Opa:
 
 
 class Asking:
-    """A caller whom the agent judges, and knows by a name of which nothing is known here."""
-
-    name: Final = "somebody"
+    """A caller whom the agent judges."""
 
     def __init__(self, agent: Opa, authorization: str) -> None:
         self._agent = agent
         kind, _, credentials = authorization.partition(" ")
         self._kind, self._credentials = kind, credentials.strip()
+
+    @property
+    def name(self) -> str:
+        """See `Caller`: only the agent knows it."""
+        return "somebody"
 
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """See `Caller`."""

@@ -17,11 +17,11 @@ from intervalq.service._entroq import over_grpc as entroq_grpc
 from intervalq.service._entroq import over_http as entroq_http
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._openapi import document
-from intervalq.service._page import page, schedules, tasks
 from intervalq.service._pacing import over_http as pacing_http
 from intervalq.service._pacing.openapi import paths_of
 from intervalq.service._pacing.queues import Queues
 from intervalq.service._pacing.verbs import Pacing
+from intervalq.service._page import page, schedules, tasks
 from intervalq.service._remote import over_http as remote_http
 from intervalq.service._remote.over_grpc import Remote
 from intervalq.service._remote.stores import Stores

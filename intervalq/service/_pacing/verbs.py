@@ -100,7 +100,7 @@ class Pacing:
         async with self._queue(name, given) as queue:
             await (queue.pause() if is_pause else queue.cool_down(given["seconds"]))
             length = FOREVER if is_pause else round(given["seconds"] * 1e6)
-            self._note(caller, queue, Hold(length))
+            self._note(caller, queue, Hold(length=length))
         return Done(None, {})
 
     async def resume(self, name: str, given: Fields, caller: Caller) -> Done:

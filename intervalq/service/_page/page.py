@@ -35,6 +35,7 @@ from intervalq._watch.rows import (
     task_rows,
     worker_rows,
 )
+from intervalq._watch.task import value_lines
 from intervalq.errors import IntervalqError
 from intervalq.schedules import ScheduleInfo
 from intervalq.service._access import Access, Caller, Wanted, need
@@ -191,6 +192,13 @@ class Watch:
         shown = [{"key": row.key, "cells": row.cells, "facts": row.facts} for row in rows]
         return {"columns": TASKS_OF, "rows": shown, "may": may, "is_all": len(rows) < MAX_TASKS}
 
+    async def value(self, id_: str, caller: Caller) -> str | None:
+        """The value of a task, as JSON of several lines; None: it is gone, or the caller may not read it."""
+        task = await self._reader.task(id_)
+        if task is None or await caller.denied({("read", task.queue)}, ""):
+            return None
+        return "\n".join(line for _, line in value_lines(task))
+
     async def _acted(self, caller: Caller) -> dict[str, Any]:
         """The last actions of which the caller may know."""
         actions = self._actions.last()
@@ -284,9 +292,14 @@ def routes(reader: Reader, access: Access | None, actions: Actions) -> list[Rout
         return JSONResponse(found, headers=_HEADERS)
 
     async def tasks(request: Request) -> Response:
+        given = request.query_params
+        found: dict[str, Any]
         try:
-            caller, queue = caller_of(access, request), request.query_params.get("queue", "")
-            found = await watch.tasks(queue, caller, may_change=access is not None)
+            caller = caller_of(access, request)
+            if "id" in given:
+                found = {"value": await watch.value(given["id"], caller)}
+            else:
+                found = await watch.tasks(given.get("queue", ""), caller, may_change=access is not None)
         except (Refusal, IntervalqError) as error:
             return refused(error)
         return JSONResponse(found, headers=_HEADERS)

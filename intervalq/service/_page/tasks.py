@@ -96,7 +96,7 @@ def paths() -> dict[str, Any]:
         _PATH: {
             "post": {
                 "operationId": "tasks_edit",
-                "summary": "Put tasks of a queue back, cancel, move or delete them; without ids, all of them.",
+                "summary": "Put tasks of a queue back, cancel, move or delete them: these, or all.",
                 "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
                 "responses": {
                     "200": {
