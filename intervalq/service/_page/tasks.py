@@ -97,6 +97,7 @@ def paths() -> dict[str, Any]:
             "post": {
                 "operationId": "tasks_edit",
                 "summary": "Put tasks of a queue back, cancel, move or delete them: these, or all.",
+                "parameters": [],
                 "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
                 "responses": {
                     "200": {
