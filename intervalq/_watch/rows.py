@@ -18,6 +18,7 @@ from intervalq._watch.task import history
 from intervalq._watch.words import MAX_KEYS, condition, counted, facts, folded, possible, rate
 from intervalq._watch.working import process, report
 from intervalq.schedules import ScheduleInfo
+from intervalq.schedules._times.plan import MOST_TIMES
 from intervalq.tasks import QueueStats, Task, WorkerSession
 from intervalq.tasks._handle.outcome import failed_attempts
 
@@ -125,14 +126,23 @@ def schedule_rows(schedules: Iterable[ScheduleInfo]) -> list[Row]:
     for info in schedules:
         state = "paused" if info.paused else "running" if info.running else "waiting"
         following = moment(info.upcoming[0] if info.upcoming else None)
-        missed = "" if info.missed is None else f"{info.missed:,}"
-        times = following, moment(info.last), missed, escaped(info.plan)
+        times = following, moment(info.last), missed(info), escaped(info.plan)
         cells = (escaped(info.name), state, *times, what_it_does(info))
         more = [("host", escaped(info.host))] if info.host is not None else []
         rows.append(
             Row(f"{info.name}:{info.queue}", cells, [*zip(SCHEDULES, cells, strict=True), *more], info)
         )
     return rows
+
+
+def missed(schedule: ScheduleInfo) -> str:
+    """How many times of a schedule did not fire since the last one that did, by reason."""
+    said = ("skipped", schedule.skipped), ("overdue", schedule.overdue)
+    return ", ".join(f"{_some(times)} {what}" for what, times in said if times) or "-"
+
+
+def _some(times: Sequence[object]) -> str:
+    return f"{len(times)}{'+' if len(times) == MOST_TIMES else ''}"
 
 
 def what_it_does(schedule: ScheduleInfo) -> str:

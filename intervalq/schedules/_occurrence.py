@@ -12,9 +12,6 @@ from intervalq.schedules.rules import Record
 MAX_MISSED: Final = 1_000
 """How many missed occurrences are listed at most: the last ones."""
 
-_LATE: Final = 5_000_000
-"""How many microseconds late an occurrence is before it counts as missed."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
@@ -50,9 +47,3 @@ class Occurrence:
             abandoned=None if abandoned is None else plan.time(abandoned),
             fence=taken.fence,
         )
-
-
-def missed(record: Record, name: str, plan: Plan, now: int) -> int:
-    """How many occurrences have not fired since the last run that ended: see `ScheduleInfo.missed`."""
-    late = plan.latest(record.reported, now, MAX_MISSED)
-    return sum(each != record.fired and plan.due(name, each) <= now - _LATE for each in late)
