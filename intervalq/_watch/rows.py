@@ -28,7 +28,7 @@ SCHEDULES: Final = ("schedule", "state", "next", "last", "missed", "occurs", "do
 WORKERS: Final = ("process", "tasks", "last heartbeat", "started", "working on")
 ACTIONS: Final = ("when", "who", "what", "on")
 TASKS_OF: Final = ("task", "state", "key", "attempts", "last error")
-NUMBERS: Final = {"reached", "possible", "waiting", "running", "missed", "attempts", *TASKS[1:]}
+NUMBERS: Final = {"reached", "possible", "waiting", "running", "attempts", *TASKS[1:]}
 """Columns that are aligned at the right."""
 
 _NAMED: Final = 3

@@ -3,7 +3,7 @@
 
 const EVERY = 2000;
 const REST = 1000; // as long, the service shows what it has read
-const NUMBERS = new Set(["tasks", "ready", "claimed", "future", "behind a key", "most claims", "missed"]);
+const NUMBERS = new Set(["tasks", "ready", "claimed", "future", "behind a key", "most claims"]);
 const byId = (id) => document.getElementById(id);
 const token = { get: () => sessionStorage.getItem("token"), set: (text) => sessionStorage.setItem("token", text) };
 const queues = new Map();
