@@ -127,7 +127,8 @@ def test_slots_of_a_record_that_is_gone_are_not_given_back() -> None:
 async def test_slots_that_are_kept_for_another_to_give_back_are_told() -> None:
     """Only those that may become free again: behind them, others have none."""
     shard = Shard("q", MemoryStore(), Settings(interval=1_000_000), lookahead=16)
-    shard.conversation.kept = kept = []
+    kept: list[Slot] = []
+    shard.conversation.kept = kept
     await shard.slot(Waiter())
     for _ in range(3):
         shard.enter(Waiter())
