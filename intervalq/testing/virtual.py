@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import math
 import selectors
 from collections.abc import Awaitable, Callable
@@ -37,7 +38,12 @@ def virtual_time(
 
     Raises:
         Stuck: everything waits for something that will never happen, or the horizon is passed.
+        TypeError: a coroutine was given instead of its function.
     """
+    if inspect.iscoroutine(function):
+        function.close()
+        name = function.__name__
+        raise TypeError(f"virtual_time runs a function: give it {name} instead of {name}()")
 
     async def main() -> R:
         token = CLOCK.set(LoopClock())
