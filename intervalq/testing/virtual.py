@@ -40,9 +40,10 @@ def virtual_time(
         Stuck: everything waits for something that will never happen, or the horizon is passed.
         TypeError: a coroutine was given instead of its function.
     """
-    if inspect.iscoroutine(function):
-        function.close()
-        name = function.__name__
+    given: object = function
+    if inspect.iscoroutine(given):
+        given.close()
+        name = given.__name__
         raise TypeError(f"virtual_time runs a function: give it {name} instead of {name}()")
 
     async def main() -> R:

@@ -55,7 +55,7 @@ def fields(task: Task) -> dict[str, Any]:
 def task_table(tasks: Sequence[Task]) -> Table:
     """Tasks, one per line, with the columns for which there is room."""
     now = time.time()
-    rows = [
+    rows: list[dict[str, str | Text]] = [
         {
             "id": cell(task.id),
             "queue": cell(task.queue),
