@@ -21,23 +21,23 @@ _START: Final = 1_000_000
 """How late an occurrence may start before it counts as missed."""
 
 MOST_TIMES: Final = 100
-"""How many times of a schedule are listed that did not fire."""
+"""How many of the times that did not fire are listed."""
 _LAST: Final = 250_000_000_000_000_000
 """The year 9892: nothing occurs after it, because times end with the year 9999."""
 
 _JUMPS: Final = 10_000
-"""How many openings of its window a plan is followed to, to find an occurrence in it: 27 years."""
+"""In how many openings of its window a plan looks for an occurrence: those of 27 years."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """When a schedule occurs. All of its values are sound; `of` checks those that people write."""
+    """When a schedule occurs. All of its values are valid; `of` checks those that people write."""
 
     interval: int = 0
     """Microseconds between two occurrences; 0: `cron` says when."""
     cron: str = ""
     timezone: str = "UTC"
-    """That of `cron` and `window`."""
+    """The time zone of `cron` and `window`."""
     start: int | None = None
     """The first instant. An interval is counted from it, or else from 1970."""
     end: int | None = None
@@ -123,7 +123,7 @@ class Plan:
         while True:
             begin = max(after, until - width)
             listed = self._between(begin, until, 4 * most)
-            if listed is None:  # there are many at the end of a time without any
+            if listed is None:  # many occurrences follow a long time without any
                 until, width = self._last(begin, until), least
                 continue
             found = listed + found
