@@ -205,7 +205,7 @@ async def test_without_a_token_nothing_is_answered_but_the_health(access: Path, 
         ('[a]\ntoken_sha256 = "x"\nallow = []\n', "64 hex digits"),
         ('["a b"]\ntoken_sha256 = "HASH"\nallow = []\n', "name of letters"),
         ('[a]\ntoken_sha256 = "HASH"\nallow = [1]\n', "a rule has"),
-        ('[a]\ntoken_sha256 = "HASH"\nallow = [{queues = ["/a*b"], actions = ["read"]}]\n', "the name of a queue"),
+        ('[a]\ntoken_sha256 = "HASH"\nallow = [{queues = ["/a*b"], actions = ["read"]}]\n', "neither"),
         (
             '[a]\ntoken_sha256 = "HASH"\nallow = [{queues = ["/a"], actions = ["write"]}]\n',
             "is not an action; there are claim",
