@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _NONE: Final = "none"
 _STORE_HELP: Final = (
     "What to serve: a URL with postgresql:// or redis://, or the path of a SQLite database; of a URL with "
-    "nats://, only queues and schedules are served. To keep passwords out of `ps`, set INTERVALQ_STORE in the environment instead. "
-    "Default: the SQLite files in your state folder."
+    "nats://, only queues and schedules are served. To keep passwords out of `ps`, set INTERVALQ_STORE in "
+    "the environment instead. Default: the SQLite files in your state folder."
 )
 
 

@@ -20,7 +20,7 @@ _MINUTE: Final = 60_000_000
 _START: Final = 1_000_000
 """How late an occurrence may start before it counts as missed."""
 
-MOST_TIMES: Final = 100
+MAX_TIMES: Final = 100
 """How many of the times that did not fire are listed."""
 _LAST: Final = 250_000_000_000_000_000
 """The year 9892: nothing occurs after it, because times end with the year 9999."""
@@ -133,14 +133,14 @@ class Plan:
 
     def times(self, after: int, until: int) -> tuple[datetime, ...]:
         """The times after one instant and up to another: at most the last 100."""
-        return tuple(self.time(instant) for instant in self.latest(after, until, MOST_TIMES))
+        return tuple(self.time(instant) for instant in self.latest(after, until, MAX_TIMES))
 
     def overdue(self, name: str, after: int, now: int) -> tuple[datetime, ...]:
         """The times of this schedule after an instant that should have fired by now: at most the last 100.
 
         A start takes its time, so those that became due within the last second aren't among them.
         """
-        found = self.latest(after, now - _START, MOST_TIMES)
+        found = self.latest(after, now - _START, MAX_TIMES)
         return tuple(self.time(instant) for instant in found if self.due(name, instant) <= now - _START)
 
     def _between(self, after: int, until: int, most: int) -> list[int] | None:
@@ -200,7 +200,7 @@ def plan_of(text: str) -> Plan:
     """The plan that `Plan.to_text` wrote.
 
     Raises:
-        ValueError, TypeError: it is no such text.
+        ValueError, TypeError: it is not such a text.
         InvalidOption: its time zone is not known here.
         MissingExtra: there is no parser for its cron expression.
     """
