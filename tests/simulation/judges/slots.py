@@ -57,11 +57,12 @@ def revoked(seen: Observer, plan: Plan) -> Findings:
 def placed(seen: Observer, plan: Plan) -> Findings:
     """Without obstacles, `add` returns soon, even while the queue is held; a lone job has a ticket then.
 
-    Tickets are judged only if nothing moves slots, and no job is cancelled.
+    Tickets are judged only if nothing moves slots, no job is cancelled, and each slot would do for each job.
     """
     disturbed = (
         seen.holds, seen.limited, seen.losses, seen.steps, seen.reclaims, seen.changes, seen.stalls,
         seen.misses, any(job.cancelled or job.plan.cost > 1 for job in seen.jobs),
+        any(job.plan.units != seen.jobs[0].plan.units for job in seen.jobs),
     )  # fmt: skip
     for job in seen.jobs:
         process, at = job.process, job.placed
