@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -104,7 +105,8 @@ def serve(
 
     The service speaks EntroQ's protocol for tasks, paces over HTTP/JSON, and is the store
     intervalq://HOST:PORT for other programs of intervalq. It keeps nothing itself, so any number of them may
-    serve one store. Once it is ready, it prints its addresses on standard output.
+    serve one store. Once it is ready, it prints its addresses on standard output. On standard error, it
+    writes a line for each change that a caller makes for everybody, such as a pause, with the caller's name.
 
     After SIGTERM or Ctrl-C it accepts no more requests; claims that wait end at once, and the other requests
     may end. A second signal ends the service at once. The exit code is 0; 1 if the store can't be used; 2 for
@@ -152,7 +154,18 @@ def serve(
             group.start_soon(heed)
             _say(await group.start(served), as_json_=as_json_)
 
+    _say_who_acts()
     anyio.run(run)
+
+
+def _say_who_acts() -> None:
+    """Write down on standard error who has changed what for everybody."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log = logging.getLogger("intervalq.actions")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # no handler of this process is above it
 
 
 def _tls(cert: str | None, key: str | None, client_ca: str | None) -> Tls | None:

@@ -13,6 +13,7 @@ import click
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from intervalq._show import as_json, warn
+from intervalq._watch.task import many
 from intervalq.cli._app import Failed
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._run.input import Input
@@ -20,7 +21,6 @@ from intervalq.cli._run.jobs import BadLine
 from intervalq.cli._tasks.batch import Bar, Interrupt
 from intervalq.cli._tasks.command import on_tasks, tasks_store_option
 from intervalq.cli._tasks.follow_up import BatchOfLines
-from intervalq.cli._tasks.show import many
 from intervalq.errors import (
     IntervalqError,
     InvalidInterval,
