@@ -27,8 +27,8 @@ STAGE: Final = "intervalq_paced"
 """The name of the stage's function, by which Spark's plans show it."""
 
 _COLLECTED: Final = 20_000
-"""New objects after which Python looks for garbage while a task runs, unless it is set to more. The default
-makes it look at the rows in progress so often, none of which is garbage, that it costs a quarter of the time."""
+"""New objects after which Python looks for garbage while a task runs, unless it is set to more. By default it
+looks at the rows in progress, none of which is garbage, so often that it costs a quarter of the time."""
 
 
 def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
