@@ -18,7 +18,7 @@ from intervalq._watch.task import history
 from intervalq._watch.words import MAX_KEYS, condition, counted, facts, folded, possible, rate
 from intervalq._watch.working import process, report
 from intervalq.schedules import ScheduleInfo
-from intervalq.schedules._times.plan import MOST_TIMES
+from intervalq.schedules._times.plan import MAX_TIMES
 from intervalq.tasks import QueueStats, Task, WorkerSession
 from intervalq.tasks._handle.outcome import failed_attempts
 
@@ -142,7 +142,7 @@ def missed(schedule: ScheduleInfo) -> str:
 
 
 def _some(times: Sequence[object]) -> str:
-    return f"{len(times)}{'+' if len(times) == MOST_TIMES else ''}"
+    return f"{len(times)}{'+' if len(times) == MAX_TIMES else ''}"
 
 
 def what_it_does(schedule: ScheduleInfo) -> str:
