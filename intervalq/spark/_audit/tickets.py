@@ -15,16 +15,16 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from intervalq.spark._audit.edges import Edges
 from intervalq.spark._audit.kinds import BITS, names
-from intervalq.spark._audit.order import EDGES
-from intervalq.spark._audit.rows import ROUNDING
+from intervalq.spark._audit.scan.order import EDGES
+from intervalq.spark._audit.scan.rows import ROUNDING
 from intervalq.spark._compat import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ODD: Final = ("slot_order", "ticket_twice", "queue_restarted")
-_MOST: Final = 1_000
-"""Up to so many such tickets, their neighbours say which row is wrong; beyond, it is the later one."""
+_MAX_ODD: Final = 1_000
+"""Up to this many such tickets, their neighbours show which row is wrong; beyond, it is the later one."""
 _NEAR: Final = 5
 """Intervals before and after a slot in which its neighbours are looked for, and as many again."""
 
@@ -41,7 +41,7 @@ def out_of_order(
     """When queues started over; None: all tickets are in the order of their slots, so none was used again.
 
     Args:
-        ordered: the result of `judge_order`.
+        ordered: the groups of the order.
         intervals, burst, tolerance: as for `Edges.join`.
     """
     mask = EDGES
@@ -80,8 +80,8 @@ def used_again(spark: SparkSession, starts: DataFrame, restarts: Restarts) -> Da
         .agg(F.min("due").alias("first"), F.max("due").alias("last"))
         .where(F.col("last") - F.col("first") >= ROUNDING)
     )
-    some = list(rows_of(twice.limit(_MOST + 1)))
-    if len(some) > _MOST:
+    some = list(rows_of(twice.limit(_MAX_ODD + 1)))
+    if len(some) > _MAX_ODD:
         later = rows.join(twice, ["q", "epoch", "ticket"]).where(F.col("due") - F.col("first") >= ROUNDING)
         return later.select("q", "ticket", "due").distinct()
     kind = "q int, epoch int, ticket bigint"
