@@ -7,8 +7,10 @@ slots of a queue that never lets them wait: directly by the store's own client i
 otherwise the service. `store` is that of the store's server, and `client` that of the client of a service, which is
 this process. `x direct` divides `cpu` by that of the row `direct`, and `x all` divides the sums of `cpu` and `store`.
 
-The rows `echo` are what the service's part of three calls costs at least: a server that gives answers of the same
-length at once, without a store and without reading the messages, by asyncio, as the service does it, or by threads.
+The rows `echo` are what the three calls of a task cost at least in Python's gRPC: a server that gives answers of the
+same length at once, without reading the messages, by asyncio, as the service does it, or by threads. The rows `bare` are
+an asyncio server that gives the calls to the store and does nothing else. What the service itself costs is the
+difference to these.
 
 Envoy's own rate limit service and Gubernator are programs in Go, which have no packages: they are not here.
 
@@ -247,8 +249,9 @@ def main() -> None:
     size = given.tasks, given.clients
     rows: list[dict[str, Any]] = []
     waits: list[dict[str, object]] = []
+    echo = str(Path(__file__).with_name("_echo.py"))
     for kind in ("aio", "threads"):
-        with program(str(Path(__file__).with_name("_echo.py")), kind) as (said, pid):
+        with program(echo, kind) as (said, pid):
             row = anyio.run(partial(echoed, said["grpc"], pid, *size))
         rows.append({"store": "-", "what": "task", "by": f"echo, {kind}", **row, "load": os.getloadavg()[0]})
     for kind in given.stores:
@@ -257,6 +260,9 @@ def main() -> None:
             limits.flush()
             found = anyio.run(partial(direct, url, *size))
             plain = {row["what"]: row for row in found}
+            with program(echo, "store", url) as (said, pid):
+                row = anyio.run(partial(echoed, said["grpc"], pid, *size))
+            found.append({"what": "task", "by": "bare", **row})
             command = ("-m", "intervalq", "serve", "--store", url, "--grpc", "127.0.0.1:0", "--json")
             more = ("--http", "127.0.0.1:0", "--envoy", limits.name)
             with program(*command, *more) as (said, pid):

@@ -1,8 +1,8 @@
 """Fuzzes a service over HTTP by its own OpenAPI document (schemathesis): nothing may be a server error.
 
 Requests that the document allows, and others, to all routes. Half of them concern the same few queues, tasks
-and sessions. Each body is also changed in some places and sent again. The service is in this process and has no
-sockets, which is many times as fast; the tests send some requests through sockets, too.
+and sessions. Each body is also changed in some places and sent again. The service is in this process and has
+no sockets, which is many times as fast; the tests send some requests through sockets, too.
 
 By hand: python tests/service/fuzz_http.py CASES MUTANTS [STORE]
 

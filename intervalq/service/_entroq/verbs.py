@@ -14,7 +14,8 @@ from intervalq.service._access import Anybody, Caller, need
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
 from intervalq.service._entroq.claims import Claims, shown
-from intervalq.service._entroq.model import MILLISECOND, at_of, detail, json_of, span_of, stats_of, task_of
+from intervalq.service._entroq.model import MILLISECOND, at_of, detail, span_of, stats_of, task_of
+from intervalq.service._entroq.values import Values, away
 from intervalq.service._entroq.waiting import Waiting
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._tasks_access import check_modify
@@ -66,8 +67,7 @@ class Verbs:
     async def try_claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """Claim a task that is ready; the answer has no task if there is none."""
         claimant, queues, lease = await self._wanted(request, caller)
-        row = (await self._claims.claim(claimant, queues, lease)).row
-        return pb.ClaimResponse() if row is None else pb.ClaimResponse(task=task_of(row))
+        return pb.ClaimResponse(task=(await self._claims.claim(claimant, queues, lease)).task)
 
     async def claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """A task, claimed as soon as there is one."""
@@ -76,15 +76,16 @@ class Verbs:
             raise Refusal(
                 Code.INVALID_ARGUMENT, f"a claim waits for at most {_WAITED} queues, not {len(queues)}"
             )
-        row = (await self._claims.claim(*wanted)).row
-        if row is None:
+        task = (await self._claims.claim(*wanted)).task
+        if task is None:
             row = await self.waiting.wait(queues, lambda: self._claims.claim(claimant, queues, lease))
             try:  # the right may have been taken away meanwhile
                 await need(caller, [("claim", row.queue)], request.claimant_id)
             except Refusal:
                 await self._claims.give_back(row)
                 raise
-        return pb.ClaimResponse(task=task_of(row))
+            task = task_of(row)
+        return pb.ClaimResponse(task=task)
 
     async def _wanted(self, request: pb.ClaimRequest, caller: Caller) -> tuple[str, tuple[str, ...], int]:
         """The claimant, the queues and the lease of a claim, checked."""
@@ -107,29 +108,35 @@ class Verbs:
         """Inserts, changes, deletes and depends: all or nothing."""
         _refuse_docs(request)
         claimant = caller.claimant(request.claimant_id)
-        session = session_of(claimant)
-        changes = tuple(self._change(change) for change in request.changes)
-        command = Modify(
-            session=session,
-            inserts=tuple(_insert(one) for one in request.inserts),
-            changes=changes,
-            deletes=tuple(Delete(text("id", one.id), one.version) for one in request.deletes),
-            depends=tuple(Depend(text("id", one.id), one.version) for one in request.depends),
-        )
-        _check_parts(command)
+        command = await away(request.ByteSize(), self._command, request, session_of(claimant))
         try:
             await check_modify(self._store, command, caller, request.claimant_id)
-            if session and any(change.keep for change in changes):
+            if command.session and any(change.keep for change in command.changes):
                 await self._claimants.session(claimant)
             modified = await self._modify(command)
         except DependencyError as error:
             raise _dependency(error, request) from error
         self.waiting.notify({row.queue for row in (*modified.inserted, *modified.changed)})
         self._remember(modified.inserted, request.claimant_id)
-        return pb.ModifyResponse(
-            inserted=[shown(row, inserter=request.claimant_id) for row in modified.inserted],
-            changed=[shown(row) for row in modified.changed],
+        return await away(request.ByteSize(), _done, modified, request.claimant_id)
+
+    def _command(self, request: pb.ModifyRequest, session: str) -> Modify:
+        """What a request asks of the store."""
+        parts = (request.inserts, request.changes, request.deletes, request.depends)
+        count = sum(map(len, parts))
+        if count > MAX_ROWS:
+            raise Refusal(Code.INVALID_ARGUMENT, f"a change has at most {MAX_ROWS} parts, not {count}")
+        values = Values()
+        command = Modify(
+            session=session,
+            inserts=tuple([_insert(one, values) for one in request.inserts]),
+            changes=tuple([self._change(one, values) for one in request.changes]),
+            deletes=tuple([Delete(text("id", one.id), one.version) for one in request.deletes]),
+            depends=tuple([Depend(text("id", one.id), one.version) for one in request.depends]),
         )
+        if count > 1 and len({one.id for part in _parts(command) for one in part}) < count:
+            raise Refusal(Code.INVALID_ARGUMENT, "a change names one task twice: name each task once")
+        return command
 
     def _remember(self, rows: tuple[Row, ...], claimant: str) -> None:
         """Note who has inserted tasks: the protocol shows that as the claimant until a task is touched.
@@ -161,7 +168,7 @@ class Verbs:
             )
             return await self._store.apply(replace(command, changes=changes))
 
-    def _change(self, change: pb.TaskChange) -> Change:
+    def _change(self, change: pb.TaskChange, values: Values) -> Change:
         """A change of all fields, as EntroQ has it. Until a time ahead the caller keeps its claim."""
         old, new = change.old_id, change.new_data
         ahead = self._ahead(new)
@@ -172,7 +179,7 @@ class Verbs:
                 text("id", old.id),
                 old.version,
                 queue=queue_name(new.queue),
-                json=json_of(new.value),
+                json=values.json_of(new.value),
                 attempt=_attempt(new.attempt),
                 error=error_text(new.err),
             )
@@ -272,9 +279,9 @@ def _refuse_docs(request: pb.ModifyRequest) -> None:
         raise _no_docs()
 
 
-def _insert(data: pb.TaskData) -> Insert:
+def _insert(data: pb.TaskData, values: Values) -> Insert:
     return insert(data.queue, None, id=data.id or None)._replace(
-        json=json_of(data.value),
+        json=values.json_of(data.value),
         at=None if data.by_ms else at_of(data.at_ms),
         delay=max(0, span_of(data.by_ms)),
         attempt=_attempt(data.attempt),
@@ -308,16 +315,16 @@ def _count(what: str, value: int) -> int:
     return value
 
 
-def _check_parts(command: Modify) -> None:
-    """Refuse a change that names a task twice, or has too many parts."""
-    ids = [one.id for one in command.inserts]
-    ids += [one.id for one in command.changes]
-    ids += [one.id for one in command.deletes]
-    ids += [one.id for one in command.depends]
-    if len(ids) > MAX_ROWS:
-        raise Refusal(Code.INVALID_ARGUMENT, f"a change has at most {MAX_ROWS} parts, not {len(ids)}")
-    if len({*ids}) < len(ids):
-        raise Refusal(Code.INVALID_ARGUMENT, "a change names one task twice: name each task once")
+def _parts(command: Modify) -> Iterable[Iterable[Insert | Change | Delete | Depend]]:
+    return command.inserts, command.changes, command.deletes, command.depends
+
+
+def _done(modified: Modified, claimant: str) -> pb.ModifyResponse:
+    """The answer to a change."""
+    return pb.ModifyResponse(
+        inserted=[shown(row, inserter=claimant) for row in modified.inserted],
+        changed=[shown(row) for row in modified.changed],
+    )
 
 
 def _dependency(error: DependencyError, request: pb.ModifyRequest) -> Refusal:
