@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from intervalq.service import Addresses, Tls
 
 _NONE: Final = "none"
+_FILES: Final = 32_768
+"""Open files: both servers have up to 10,000 connections, and the store needs some."""
 _STORE_HELP: Final = (
     "What to serve: a URL with postgresql:// or redis://, the path of a SQLite database; or of nats://, "
     "queues and schedules. To keep passwords out of `ps`, set INTERVALQ_STORE in the environment instead. "
@@ -118,6 +121,7 @@ def serve(
     for log in [log for log in logs if not Path(log).exists()]:
         warn(f"{log} isn't there yet: the page shows what queues write to it from then on")
     patience = parse.duration(grace, what="grace") / 1e6
+    _allow_connections()
 
     async def run() -> None:
         async with anyio.create_task_group() as group:
@@ -153,6 +157,16 @@ def serve(
             _say(await group.start(served), as_json_=as_json_)
 
     anyio.run(run)
+
+
+def _allow_connections() -> None:
+    """Let this process have as many connections as the system allows; usually it starts with 1,024."""
+    with suppress(ImportError, OSError, ValueError):  # on Windows there is no limit
+        import resource  # noqa: PLC0415
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _tls(cert: str | None, key: str | None, client_ca: str | None) -> Tls | None:

@@ -122,8 +122,7 @@ class Verbs:
 
     def _command(self, request: pb.ModifyRequest, session: str) -> Modify:
         """What a request asks of the store."""
-        parts = (request.inserts, request.changes, request.deletes, request.depends)
-        count = sum(map(len, parts))
+        count = len(request.inserts) + len(request.changes) + len(request.deletes) + len(request.depends)
         if count > MAX_ROWS:
             raise Refusal(Code.INVALID_ARGUMENT, f"a change has at most {MAX_ROWS} parts, not {count}")
         values = Values()
