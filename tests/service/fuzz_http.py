@@ -31,6 +31,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from requests.adapters import HTTPAdapter
 from schemathesis.checks import not_a_server_error
 from schemathesis.core import NOT_SET
+from schemathesis.core.failures import FailureGroup
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import (
@@ -305,7 +306,7 @@ class Fuzz:
                 self._send(case, mode)
             except UnsatisfiedAssumption:
                 raise
-            except Exception as error:  # noqa: BLE001 - it is kept, and the others are sent
+            except (Exception, FailureGroup) as error:  # noqa: BLE001 - it is kept, and the others are sent
                 self.wrong.append(f"{operation.label}: {error!r} {getattr(error, 'exceptions', '')}")
                 print(self.wrong[-1], file=sys.stderr, flush=True)
 
