@@ -330,7 +330,7 @@ class Conversation:
         if question.take and is_asked and not answer.count and not self._connection.is_held:
             raise CorruptState(
                 self._store.url,
-                f"queue {self._queue!r}: costs exceed the range of times: use smaller ones, or drop the queue",
+                f"queue {self._queue!r}: costs exceed the range of times: use smaller ones, or drop it",
             )
         if before is None or before.generation != answer.state.generation:
             question = replace(question, slots=())  # in a recreated record these are others' tickets

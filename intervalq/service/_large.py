@@ -6,14 +6,15 @@ gRPC keeps an answer until its client has taken it, and offers no way to take it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar, TypeVarTuple, Unpack
 
 import anyio
+from anyio import to_thread
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -21,13 +22,19 @@ from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks.rules import Row, Select
 from intervalq.tasks.store import TaskStore
 
+T = TypeVar("T")
+A = TypeVarTuple("A")
+
 SENDER: Final[ContextVar[str]] = ContextVar("intervalq_sender", default="")
 """Who sends the request that is answered now: a token, or a connection."""
 
 MAX_LIST: Final = 64 << 20
 """The maximum size of the values in a list, in bytes."""
-_LARGE: Final = 1 << 20
+LARGE: Final = 32_768
+"""Larger messages, in bytes, are read and written in threads: others are answered meanwhile."""
+_COUNTED: Final = 16_384
 """Smaller answers, in bytes, aren't counted."""
+_PIECE: Final = 65_536
 _MAX_UNTAKEN: Final = 4 * MAX_LIST
 """What may wait for clients in all, in bytes: beyond that, no more lists are made."""
 _OF_ONE: Final = 2 * MAX_LIST
@@ -57,11 +64,11 @@ class Answers:
                 )
             yield
 
-    def waits(self, size: int) -> Callable[[], None]:
-        """Note an answer; call what this returns once it is taken, or nobody will."""
+    def waits(self, size: int) -> Callable[[], None] | None:
+        """Note an answer; call what this returns once it is taken, or nobody will. None: it is too small."""
+        if size < _COUNTED:
+            return None
         sender = SENDER.get()
-        if size < _LARGE:
-            return lambda: None
         self._untaken[sender] += size
         return partial(self._taken, sender, size)
 
@@ -72,7 +79,9 @@ class Answers:
 
     # --- lists ---------------------------------------------------------------------------------------
 
-    async def pages(self, store: TaskStore, select: Select, now: int | None = None) -> AsyncIterator[list[Row]]:
+    async def pages(
+        self, store: TaskStore, select: Select, now: int | None = None
+    ) -> AsyncIterator[list[Row]]:
         """The tasks of a list, a page at a time: no store reads all of their values at once."""
         if select.ids:
             for begin in range(0, len(select.ids), PAGE):
@@ -109,9 +118,20 @@ class Answers:
             if size > MAX_LIST:
                 raise Refusal(
                     Code.RESOURCE_EXHAUSTED,
-                    f"a list has at most {MAX_LIST >> 20} MiB of values: give a lower limit, or omit the values",
+                    f"a list has at most {MAX_LIST >> 20} MiB of values: give a lower limit",
                 )
         return rows
+
+
+async def away(is_large: bool, do: Callable[[Unpack[A]], T], *arguments: *A) -> T:
+    """What a function gives; for a large message it works in a thread."""
+    return await to_thread.run_sync(do, *arguments) if is_large else do(*arguments)
+
+
+def counted(answers: Answers, answer: Response) -> Response:
+    """An answer over HTTP, which counts if it is large."""
+    taken = answers.waits(len(answer.body))
+    return answer if taken is None else Pieces(answer, taken)
 
 
 class Pieces(Response):
@@ -125,19 +145,14 @@ class Pieces(Response):
         """See ASGI."""
         del scope, receive
         answer = self._answer
-        with self._until_taken():
+        try:
             await send(
                 {"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
             )
             body = bytes(answer.body)
-            for begin in range(0, len(body), _LARGE):
-                piece = body[begin : begin + _LARGE]
-                more = begin + _LARGE < len(body)
+            for begin in range(0, len(body), _PIECE):
+                piece = body[begin : begin + _PIECE]
+                more = begin + _PIECE < len(body)
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
-
-    @contextmanager
-    def _until_taken(self) -> Iterator[None]:
-        try:
-            yield
         finally:
             self._taken()

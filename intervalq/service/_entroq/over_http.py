@@ -19,9 +19,10 @@ from intervalq.service._access import Access
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.methods import STREAM_TASKS, UNARY, Method
 from intervalq.service._entroq.model import details_of, whole
-from intervalq.service._entroq.values import MAX_VALUES, away
+from intervalq.service._entroq.values import MAX_VALUES
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._http import body_of, caller_of, while_connected
+from intervalq.service._large import LARGE, away, counted
 from intervalq.service._refusal import Code, Refusal, refusal
 
 _PROTOCOLS: Final = {"entroq-protocol": "1, 2"}
@@ -45,7 +46,8 @@ def _endpoint(
         try:
             caller = caller_of(access, request)
             message = await _message(request, method.request)
-            return _shown(await while_connected(request, method.verb(verbs, message, caller)))
+            done = await while_connected(request, method.verb(verbs, message, caller))
+            return counted(verbs.answers, await away(done.ByteSize() > LARGE, _shown, done))
         except (Refusal, IntervalqError) as error:
             return _refused(error)
 
@@ -86,7 +88,7 @@ async def _message(request: Request, kind: type[Message]) -> Message:
             _fill(message, request.query_params.multi_items())
         else:
             body = await body_of(request) or b"{}"
-            await away(len(body), _read, body, message)
+            await away(len(body) > LARGE, _read, body, message)
     except (json_format.Error, ValueError, RecursionError) as error:
         raise Refusal(
             Code.INVALID_ARGUMENT, f"the request is not a valid {kind.DESCRIPTOR.name}: {error}"

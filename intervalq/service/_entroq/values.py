@@ -7,31 +7,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final
 
-from anyio import to_thread
 from google.protobuf.struct_pb2 import Value
 
 from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks._claim.values import depth, encode
 
-T = TypeVar("T")
-A = TypeVarTuple("A")
-
 DEEPEST: Final = 30
 """The deepest nesting of lists and dicts that messages of this protocol may have: each takes up to three."""
 MAX_VALUES: Final = 200_000
 """The most values, those in lists and dicts included, that a request may have: each takes a microsecond."""
-_LARGE: Final = 32_768
-"""A longer message, in bytes, is read in a thread: others are answered meanwhile."""
 _EXACT: Final = 2**53
 """Up to here the protocol's numbers are exact."""
-
-
-async def away(size: int, do: Callable[[Unpack[A]], T], *arguments: *A) -> T:
-    """What a function gives; for a large message, in bytes, it works in a thread."""
-    return await to_thread.run_sync(do, *arguments) if size > _LARGE else do(*arguments)
 
 
 def value_of(text: str) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -15,8 +15,9 @@ from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
 from intervalq.service._entroq.claims import Claims, shown
 from intervalq.service._entroq.model import MILLISECOND, at_of, detail, span_of, stats_of, task_of
-from intervalq.service._entroq.values import Values, away
+from intervalq.service._entroq.values import Values
 from intervalq.service._entroq.waiting import Waiting
+from intervalq.service._large import LARGE, Answers, away
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._tasks_access import check_modify
 from intervalq.store import wall_clock
@@ -51,8 +52,11 @@ _MAX_SHOWN: Final = 10_000
 class Verbs:
     """A store of tasks as an EntroQ service."""
 
-    def __init__(self, store: TaskStore, clock: Callable[[], int] = wall_clock) -> None:
+    def __init__(
+        self, store: TaskStore, answers: Answers | None = None, clock: Callable[[], int] = wall_clock
+    ) -> None:
         self._store, self._clock = store, clock
+        self.answers = Answers() if answers is None else answers
         self._claimants = Claimants(store)
         self._inserters: OrderedDict[str, str] = OrderedDict()
         self._claims = Claims(store, self._claimants)
@@ -108,7 +112,7 @@ class Verbs:
         """Inserts, changes, deletes and depends: all or nothing."""
         _refuse_docs(request)
         claimant = caller.claimant(request.claimant_id)
-        command = await away(request.ByteSize(), self._command, request, session_of(claimant))
+        command = await away(request.ByteSize() > LARGE, self._command, request, session_of(claimant))
         try:
             await check_modify(self._store, command, caller, request.claimant_id)
             if command.session and any(change.keep for change in command.changes):
@@ -118,7 +122,7 @@ class Verbs:
             raise _dependency(error, request) from error
         self.waiting.notify({row.queue for row in (*modified.inserted, *modified.changed)})
         self._remember(modified.inserted, request.claimant_id)
-        return await away(request.ByteSize(), _done, modified, request.claimant_id)
+        return await away(request.ByteSize() > LARGE, _done, modified, request.claimant_id)
 
     def _command(self, request: pb.ModifyRequest, session: str) -> Modify:
         """What a request asks of the store."""
@@ -198,14 +202,42 @@ class Verbs:
 
     async def tasks(self, request: pb.TasksRequest, caller: Caller) -> pb.TasksResponse:
         """Tasks of a queue, or those with these ids; a claimant sees its own, and those that nobody has."""
-        return pb.TasksResponse(tasks=[task async for task in self._tasks(request, caller)])
+        look = await self._look(request, caller)
+        async with self.answers.making():
+            rows = await look.fit(await self.answers.list_of(self._store, look.select))
+            size = sum([len(row.json) for row in rows])
+            return await away(size > LARGE, self._listed, rows[: look.limit], look)
 
     async def stream_tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.TasksResponse]:
         """As `tasks`, each in a message of its own."""
-        async for task in self._tasks(request, caller):
-            yield pb.TasksResponse(tasks=[task])
+        look = await self._look(request, caller)
+        async with self.answers.making():
+            pages = self.answers.pages(self._store, look.select)
+            page = await anext(pages, None)
+        left = look.limit
+        while page is not None and left > 0:
+            rows = (await look.fit(page))[:left]
+            left -= len(rows)
+            taken = self.answers.waits(sum([len(row.json) for row in rows]))
+            try:
+                for row in rows:
+                    yield self._listed([row], look)
+            finally:
+                if taken is not None:
+                    taken()
+            page = await anext(pages, None)
 
-    async def _tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.Task]:
+    def _listed(self, rows: list[Row], look: Look) -> pb.TasksResponse:
+        inserters = self._inserters
+        return pb.TasksResponse(
+            tasks=[
+                shown(row, inserter=None if row.version else inserters.get(row.id), value=look.select.values)
+                for row in rows
+            ]
+        )
+
+    async def _look(self, request: pb.TasksRequest, caller: Caller) -> Look:
+        """What a client wants to see, if it may."""
         if not request.queue and not request.task_id:
             raise Refusal(Code.INVALID_ARGUMENT, "give a queue or ids of tasks")
         limit = min(_count("limit", request.limit) or _MAX_SHOWN, _MAX_SHOWN)
@@ -213,7 +245,7 @@ class Verbs:
         queue = queue_name(request.queue) if request.queue else None
         if queue is not None:
             await need(caller, [("read", queue)])
-        mine, now = session_of(caller.claimant(request.claimant_id)), self._clock()
+        mine = session_of(caller.claimant(request.claimant_id))
         # A store takes ids or a queue. Of the tasks of a claimant, only the first of the queue are looked at.
         select = Select(
             queue=None if ids else queue,
@@ -221,16 +253,7 @@ class Verbs:
             limit=None if ids else _MAX_SHOWN if mine else limit,
             values=not request.omit_values,
         )
-        rows = await self._store.apply(select)
-        readable = await _readable(caller, {row.queue for row in rows} if queue is None else {queue})
-        fit = [
-            row
-            for row in rows
-            if row.queue in readable and (not mine or row.session == mine or not row.is_held(now))
-        ]
-        for row in fit[:limit]:
-            inserter = None if row.version else self._inserters.get(row.id)
-            yield shown(row, inserter=inserter, value=not request.omit_values)
+        return Look(select, limit, queue, mine, caller, self._clock())
 
     async def queues(self, request: pb.QueuesRequest, caller: Caller) -> pb.QueuesResponse:
         """The queues that have tasks, with the number of their tasks."""
@@ -263,6 +286,30 @@ class Verbs:
         raise _no_docs()
 
     claim_docs = namespace_stats = docs
+
+
+class Look(NamedTuple):
+    """What a client wants to see of the tasks."""
+
+    select: Select
+    limit: int
+    queue: str | None
+    """The queue that it may read; None: it asks for ids, wherever they are."""
+    mine: str
+    """The session whose tasks it sees, beside those that nobody has; empty: all."""
+    caller: Caller
+    now: int
+
+    async def fit(self, rows: list[Row]) -> list[Row]:
+        """Those of these tasks that it may see, and wants to."""
+        queues = {row.queue for row in rows} if self.queue is None else {self.queue}
+        readable = await _readable(self.caller, queues)
+        return [
+            row
+            for row in rows
+            if row.queue in readable
+            and (not self.mine or row.session == self.mine or not row.is_held(self.now))
+        ]
 
 
 async def _readable(caller: Caller, queues: set[str]) -> set[str]:

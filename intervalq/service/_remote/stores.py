@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from intervalq.errors import UnknownStore, UnsupportedOperation
 from intervalq.ledger.store import LedgerStore, open_ledger_store
+from intervalq.service._large import Answers
 from intervalq.store import Scheduling, Store, given_url, open_store, scheduling, sound_url
 from intervalq.tasks.store import Pulling, TaskStore, checked_task_store, open_task_store
 
@@ -22,6 +23,7 @@ class Stores:
     """The URL of all of them, which may have secrets; None: they are where each kind is by default."""
     is_ours: bool = True
     """Whether they were opened for this service, which then closes them."""
+    answers: Answers = field(default_factory=Answers)
 
     @classmethod
     def opened(cls, store: str | TaskStore | None) -> Self:
