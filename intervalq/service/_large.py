@@ -83,13 +83,17 @@ class Answers:
         self, store: TaskStore, select: Select, now: int | None = None
     ) -> AsyncIterator[list[Row]]:
         """The tasks of a list, a page at a time: no store reads all of their values at once."""
-        if select.ids:
-            for begin in range(0, len(select.ids), PAGE):
-                page = select.ids[begin : begin + PAGE]
-                yield [*await store.apply(replace(select, ids=page, limit=None), now)]
-            return
-        if not select.values or (select.limit is not None and select.limit <= PAGE):
+        most = len(select.ids) or select.limit
+        if not select.values or (most is not None and most <= PAGE):
             yield [*await store.apply(select, now)]
+            return
+        if select.ids:
+            ids, left = [*dict.fromkeys(select.ids)], select.limit
+            for begin in range(0, len(ids), PAGE):
+                page = replace(select, ids=tuple(ids[begin : begin + PAGE]), limit=left)
+                rows = [*await store.apply(page, now)]
+                left = None if left is None else left - len(rows)
+                yield rows
             return
         found = await store.apply(replace(select, limit=PAGE + 1), now)
         if len(found) <= PAGE:
