@@ -164,8 +164,9 @@ class Stub:
         return True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the calls of one connection, one after the other, until its process ends."""
-        with contextlib.suppress(ConnectionError):
+        """Answer the calls of one connection, one after the other, until its process or the benchmark ends."""
+        # The streams of Python 3.11 report a cancelled handler as an unhandled error.
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
             await self._serve(reader, writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -14,11 +14,12 @@ from intervalq._watch.reader import Looked
 from intervalq._watch.words import MAX_KEYS, condition, counted, facts, folded, possible, rate
 from intervalq._watch.working import process, report
 from intervalq.schedules import ScheduleInfo
+from intervalq.schedules._times.plan import MOST_TIMES
 from intervalq.tasks import QueueStats, Task, WorkerSession
 
 QUEUES: Final = ("queue", "state", "reached", "possible", "waiting", "running", "left")
 TASKS: Final = ("queue", "tasks", "ready", "claimed", "future", "behind a key", "most claims")
-SCHEDULES: Final = ("schedule", "state", "next", "last", "occurs", "does")
+SCHEDULES: Final = ("schedule", "state", "next", "last", "missed", "occurs", "does")
 WORKERS: Final = ("process", "tasks", "last heartbeat", "started", "working on")
 NUMBERS: Final = {"reached", "possible", "waiting", "running", *TASKS[1:]}
 """Columns that are aligned at the right."""
@@ -90,13 +91,23 @@ def schedule_rows(schedules: Iterable[ScheduleInfo]) -> list[Row]:
     for info in schedules:
         state = "paused" if info.paused else "running" if info.running else "waiting"
         following = moment(info.upcoming[0] if info.upcoming else None)
-        times = following, moment(info.last), escaped(info.plan)
+        times = following, moment(info.last), missed(info), escaped(info.plan)
         cells = (escaped(info.name), state, *times, what_it_does(info))
         more = [("host", escaped(info.host))] if info.host is not None else []
         rows.append(
             Row(f"{info.name}:{info.queue}", cells, [*zip(SCHEDULES, cells, strict=True), *more], info)
         )
     return rows
+
+
+def missed(schedule: ScheduleInfo) -> str:
+    """How many times of a schedule did not fire since the last one that did, by reason."""
+    said = ("skipped", schedule.skipped), ("overdue", schedule.overdue)
+    return ", ".join(f"{_some(times)} {what}" for what, times in said if times) or "-"
+
+
+def _some(times: Sequence[object]) -> str:
+    return f"{len(times)}{'+' if len(times) == MOST_TIMES else ''}"
 
 
 def what_it_does(schedule: ScheduleInfo) -> str:

@@ -86,6 +86,13 @@ class ScheduleInfo(NamedTuple):
     """The machine that fired the last occurrence; None: none has, or it is a durable schedule."""
     is_command: bool = False
     """Whether it is one of `intervalq once`, which the cron of hosts starts."""
+    skipped: tuple[datetime, ...] = ()
+    """The times since `last` that processes let pass, because the function still ran or they came too late
+    (`overlap`, `misfire`): at most the last 100. The next occurrence reports them as missed."""
+    overdue: tuple[datetime, ...] = ()
+    """The times that no process has taken up, though they have been due for a second: at most the last 100.
+    `misfire` decides what a process does with them once it runs the schedule. Empty in a pause, and for
+    durable schedules, whose `upcoming` begins with the first time that no worker has taken up."""
 
 
 class Schedules:
@@ -346,7 +353,8 @@ class Schedules:
         assert record is not None
         plan = records.plan(name, record)
         times: list[datetime] = []
-        at = max(records.now(), record.through)
+        now = records.now()
+        at = max(now, record.through)
         while len(times) < upcoming and (following := plan.after(at)) is not None:
             times.append(plan.time(following))
             at = following
@@ -354,11 +362,13 @@ class Schedules:
             name,
             str(plan),
             record.paused,
-            record.running and records.now() < record.until,
+            record.running and now < record.until,
             None if record.fired is None else plan.time(record.fired),
             tuple(times),
             host=None if record.fired is None else host_of(record.holder),
             is_command=runs_command(record.holder),
+            skipped=plan.times(max(record.reported, record.fired or 0), record.through),
+            overdue=() if record.paused else plan.overdue(name, record.through, now),
         )
 
     def _twin(self, store: str | os.PathLike[str] | None) -> Schedules:

@@ -76,7 +76,6 @@ def test_commands_that_need_signals_say_so_on_other_platforms(monkeypatch: pytes
         "_run.child",
         "_run.parent",
         "_tasks.guarded",
-        "_tasks.batch",
         "_work.supervisor",
         "_work.worker",
         "_app",

@@ -133,7 +133,7 @@ async def test_the_server_looks_whether_the_machine_of_a_guard_is_there(postgres
         session = f"s-{secrets.token_hex(6)}"
         await store.apply(Begin(Session(session, expiry=3600 * SECOND)))
         async with store.guard(session):
-            connection = store._direct._lines[session].connection
+            connection = store._direct._sessions[session].connection
             asked = b"select name, setting::integer from pg_settings where name like 'tcp_%'"
             found = {row[0]: row[1] async for row in await connection.execute(asked)}
         await store.apply(End(session))

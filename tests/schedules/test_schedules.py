@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue
+from intervalq._watch.rows import missed
 from intervalq.errors import InvalidName, InvalidOption, ScheduleNotFound, UnsupportedOperation
 from intervalq.schedules import Schedules
 from intervalq.testing.virtual import virtual_micros
@@ -108,6 +109,41 @@ def test_pause_resume_and_drop() -> None:
         for call in (control.pause, control.resume, control.drop, control.inspect):
             with pytest.raises(ScheduleNotFound, match="hourly"):
                 await call("hourly")
+
+    run(main)
+
+
+def test_what_did_not_fire_is_listed_by_reason() -> None:
+    """The function runs for two and a half hours; later, no process is there for three, and then a pause."""
+
+    async def main() -> None:
+        world = World()
+        control = Schedules(world.store)
+
+        def declare(schedules: Schedules, note: Callable[..., object]) -> None:
+            hourly(schedules, lambda: anyio.sleep(2.5 * HOUR))
+
+        async def look() -> tuple[list[int], list[int], str]:
+            info = await control.inspect("hourly")
+            skipped, overdue = ([time.hour for time in some] for some in (info.skipped, info.overdue))
+            return skipped, overdue, missed(info)
+
+        async with world.process(declare):
+            await anyio.sleep(HOUR)  # 02:46
+            assert await look() == ([], [], "-")
+            await anyio.sleep(2 * HOUR)  # 04:46, the run of 02:00 has ended
+            assert await look() == ([3, 4], [], "2 skipped")
+            await anyio.sleep(1.5 * HOUR)  # 06:16, that of 05:00 goes on
+            assert await look() == ([6], [], "1 skipped")
+        await anyio.sleep(3 * HOUR)  # 09:16
+        assert await look() == ([6], [7, 8, 9], "1 skipped, 3 overdue")
+        await control.pause("hourly")
+        await anyio.sleep(HOUR)
+        assert await look() == ([6], [], "1 skipped")
+        await control.resume("hourly")
+        assert await look() == ([], [], "-")
+        await anyio.sleep(200 * HOUR)
+        assert (await look())[2] == "100+ overdue"
 
     run(main)
 

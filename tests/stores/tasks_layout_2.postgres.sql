@@ -53,342 +53,37 @@ WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_fact
 CREATE FUNCTION intervalq._carry_out(command jsonb, rows_named intervalq.tasks[], known jsonb, plain uuid[], named uuid[], left_out boolean[], now bigint, OUT lines intervalq.line[], OUT woken text[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    t intervalq.tasks;
-    p jsonb;
-    after record;
-begin
-    lines := '{}';
-    woken := '{}';
-    if plain <> '{}' then
-        perform intervalq._take_plain(array(
-            select x from unnest(rows_named) as x where x.id = any (plain) and x.id = any (named)
-        ), array(select (e ->> 0)::uuid from jsonb_array_elements(command -> 'changes') as e), now);
-        -- Sessions that found nothing because of our locks.
-        woken := array(select distinct x.queue from unnest(rows_named) as x where x.id = any (plain));
-    end if;
-    for p in select e from jsonb_array_elements(command -> 'deletes') as e loop
-        continue when (p ->> 0)::uuid = any (plain);
-        woken := woken || intervalq._remove(rows_named[(known ->> (p ->> 0))::integer], now, true);
-    end loop;
-    for p in select e from jsonb_array_elements(command -> 'changes') as e loop
-        after := intervalq._change(rows_named[(known ->> (p ->> 0))::integer], p, now);
-        t := after.t;
-        woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
-        lines := lines || intervalq._line('c', t);
-    end loop;
-    for i in 0 .. jsonb_array_length(command -> 'inserts') - 1 loop
-        continue when left_out[i];
-        t := intervalq._insert(command -> 'inserts' -> i, now);
-        woken := woken || case when t.ready <= now + 5000000 then t.queue end;
-        lines := lines || intervalq._line('i', t);
-    end loop;
-    woken := array_remove(woken, null);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._catch_up(queues text[], wanted integer, now bigint, ahead bigint, since bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    q text;
-begin
-    foreach q in array queues loop
-        with late as materialized (
-            select t.ctid as spot from intervalq.tasks t
-            where t.queue = q and t.ready > now and t.ready <= now + ahead
-                and (t.modified < since or t.modified > now + 1000000)
-            order by t.ready, t.id limit wanted for update skip locked
-        )
-        update intervalq.tasks t set ready = now, at = least(t.at, now), until = least(t.until, now)
-        from late l where t.ctid = l.spot;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._change(INOUT t intervalq.tasks, p jsonb, now bigint, OUT fed text) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    keep boolean := (p ->> 8)::boolean;
-    lease constant bigint := (p ->> 9)::bigint;
-    before text := t.queue;
-    was_waiting boolean;
-begin
-    if t.key is not null then
-        select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
-    end if;
-    was_waiting := t.waiting;
-    t.version := t.version + 1;
-    t.queue := coalesce(p ->> 2, t.queue);
-    keep := keep and t.queue = before;
-    t.json := coalesce(p ->> 3, t.json);
-    if t.at > now and p ->> 5 is null and p ->> 4 is null then
-        t.at := t.at - intervalq._lag(t.modified, now);
-    end if;
-    t.at := coalesce(now + (p ->> 5)::bigint, (p ->> 4)::bigint, t.at);
-    t.attempt := coalesce((p ->> 6)::integer, t.attempt);
-    t.error := coalesce(p ->> 7, t.error);
-    if not keep then
-        t.session := null;
-        t.alone := t.alone and not t.begun;
-        t.begun := false;
-    end if;
-    t.until := case when keep then now + lease end;
-    t.modified := now;
-    if t.dedupe is not null and t.queue <> before then
-        perform intervalq._mark(before, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
-        t.dedupe := null;
-        t.dedupe_for := 0;
-    end if;
-    if t.key is not null and t.queue <> before then
-        delete from intervalq.tasks x where x.id = t.id;
-        if not was_waiting then
-            fed := intervalq._feed(before, t.key, now);
-        end if;
-        t := intervalq._put(intervalq._in_line(t));
-        return;
-    end if;
-    t.ready := case when t.waiting then null when t.session is null then t.at else t.until end;
-    update intervalq.tasks x set
-        version = t.version, queue = t.queue, json = t.json, at = t.at, attempt = t.attempt, error = t.error,
-        session = t.session, until = t.until, modified = t.modified, dedupe = t.dedupe,
-        dedupe_for = t.dedupe_for, ready = t.ready, begun = t.begun, alone = t.alone
-    where x.id = t.id;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._claim(who text, me integer, queues text[], wanted integer, lease bigint, most bigint, idle boolean, sinces bigint[], since_ids uuid[], begins integer, ahead bigint, now bigint) RETURNS SETOF intervalq.line
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    share constant integer := (wanted + cardinality(queues) - 1) / cardinality(queues);
-    plain_first constant boolean := random() < 0.5;
-    left_over integer := wanted;
-    total integer;
-    n integer;
-    i integer;
-    l intervalq.line;
-begin
-    for look in 1 .. 2 loop
-        -- First an equal share of each queue, then whatever else there is.
-        for turn in 1 .. least(2, cardinality(queues)) loop
-            for i in select u.i from generate_subscripts(queues, 1) as u (i) order by random() loop
-                exit when left_over <= 0;
-                total := case when turn = 1 then least(share, left_over) else left_over end;
-                if plain_first then
-                    for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
-                        return next l;
-                        total := total - l.claims;
-                        left_over := left_over - l.claims;
-                    end loop;
-                end if;
-                if total > 0 then
-                    l := null;
-                    if total < 16 then
-                        l := intervalq._first(queues[i], sinces[i], since_ids[i], now);
-                        if l.kind is not null then
-                            return next l;
-                        end if;
-                    end if;
-                    return query select c.* from intervalq._claim_ready(
-                        queues[i], total, coalesce(l.at, sinces[i]), coalesce(l.id::uuid, since_ids[i]), who, me,
-                        begins, now + lease, case when lease > 0 then now + lease end, now
-                    ) as c;
-                    get diagnostics n = row_count;
-                    total := total - n;
-                    left_over := left_over - n;
-                end if;
-                if total > 0 and not plain_first then
-                    for l in select c.* from intervalq._claim_ranges(queues[i], total, me, begins) as c loop
-                        return next l;
-                        left_over := left_over - l.claims;
-                    end loop;
-                end if;
-            end loop;
-            exit when left_over <= 0;
-        end loop;
-        if left_over < wanted then
-            delete from intervalq.idle d where d.session = me;
-            exit;
-        end if;
-        exit when look = 2;
-        if exists (select from intervalq.heads h where h.queue = any (queues) and h.moved) then
-            perform intervalq._sweep(now);
-        end if;
-        exit when not idle;
-        -- For a consumer with a limit, its claims are counted, by one session at a time.
-        perform intervalq._stand_idle(me, queues, case when most is null then wanted end, lease);
-    end loop;
-    if left_over > 0 then
-        return query select x.* from intervalq._next(queues, ahead, now) as x;
-    end if;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._claim_ranges(q text, wanted integer, me integer, begins integer) RETURNS SETOF intervalq.line
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    left_over integer := wanted;
-    mine bigint;
-    others bigint;
-    h intervalq.heads;
-    top bigint;
-    n integer;
-    seen pg_snapshot;
-    l intervalq.line;
-    doubt boolean := false;      -- others may have created and removed heads since this transaction's snapshot
-begin
-    if not exists (select from intervalq.heads x where x.queue = q) then
-        if not exists (select from intervalq.plain p where p.queue = q) then
-            return;
-        end if;
-        perform intervalq._make_heads(q, false);
-        doubt := not intervalq._fresh();
-    end if;
-    select count(*) filter (where s.number < me), count(*) into mine, others
-    from intervalq.sessions s where s.gone is null;
-    for h in
-        select x.* from intervalq.heads x where x.queue = q
-        order by (x.part * others / 16 = mine) desc, random()
-    loop
-        continue when not exists (
-            select from intervalq.plain p where p.queue = q and p.part = h.part and p.number > h.head
-        );
-        select x.head into top from intervalq.heads x
-        where x.queue = q and x.part = h.part for update skip locked;
-        continue when not found;
-        select min(p.number), max(p.number), count(*), string_agg(p.json, chr(31)),
-            string_agg(p.number::text, ','), pg_current_snapshot()
-        into l.at, l.until, n, l.json, l.key, seen
-        from (
-            select x.number, x.json from intervalq.plain x
-            where x.queue = q and x.part = h.part and x.number > top order by x.number limit left_over
-        ) as p;
-        continue when n = 0;
-        if doubt then
-            -- 40001, if one of them is done already.
-            perform from intervalq.plain x
-            where x.queue = q and x.part = h.part and x.number between l.at and l.until for key share;
-        end if;
-        update intervalq.heads x set head = l.until, moved = true where x.queue = q and x.part = h.part;
-        insert into intervalq.ranges (queue, part, low, high, session, size, begun, seen)
-        values (q, h.part, l.at, l.until, me, n, case when begins = 0 then '{}'::bigint[] end, seen);
-        l.kind := 'r';
-        l.queue := q;
-        l.place := h.part;
-        l.claims := n;
-        return next l;
-        left_over := left_over - n;
-        exit when left_over <= 0;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._claim_ready(q text, wanted integer, since bigint, since_id uuid, who text, me integer, begins integer, ends bigint, again bigint, now bigint) RETURNS SETOF intervalq.line
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    start bigint := coalesce(since, -9223372036854775808);
-    start_id uuid := coalesce(since_id, '00000000-0000-0000-0000-000000000000');
-    left_over integer := wanted;
-    x record;
-    n integer;
-begin
-    if wanted < 16 then
-        -- Not always the first ones: a few tasks that nobody completes must not block the rest.
-        select t.ready, t.id into x from intervalq.tasks t
-        where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
-        order by t.ready, t.id offset floor(random() * 16) limit 1;
-        start := coalesce(x.ready, start);
-        start_id := coalesce(x.id, start_id);
-    end if;
-    loop
-        return query
-        with picked as materialized (
-            select t.ctid as spot from intervalq.tasks t
-            where t.queue = q and t.ready <= now and (t.ready, t.id) >= (start, start_id)
-            order by t.ready, t.id limit left_over for update skip locked
-        )
-        update intervalq.tasks t set
-            version = t.version + 1, session = me, until = ends, ready = again,
-            claims = t.claims + 1, attempt = t.attempt + (begins > t.alone::integer)::integer,
-            begun = begins > t.alone::integer, modified = now
-        from picked p where t.ctid = p.spot
-        returning 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key,
-            t.place, t.waiting, who, t.until, t.claims, t.attempt, t.error, t.created, t.modified,
-            t.dedupe, t.dedupe_for, t.begun, t.alone;
-        get diagnostics n = row_count;
-        left_over := left_over - n;
-        -- Then those before: tasks that came back, or were skipped.
-        exit when left_over <= 0 or start = -9223372036854775808;
-        start := -9223372036854775808;
-        start_id := '00000000-0000-0000-0000-000000000000';
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._coming(command jsonb, rows_named intervalq.tasks[], known jsonb, OUT coming jsonb, OUT gone uuid[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    inserts constant jsonb := command -> 'inserts';
-    changes constant jsonb := command -> 'changes';
-    few bigint;
-    most bigint;
-    n bigint;
-    i integer;
-    k text;
-    p jsonb;
-    t intervalq.tasks;
-begin
-    coming := '{}';
-    gone := '{}';
-    i := jsonb_array_length(inserts) + jsonb_array_length(changes) + jsonb_array_length(command -> 'deletes');
-    for k, few, most in
-        select jsonb_build_array(e -> 2, e -> 4)::text, min((e ->> 12)::bigint) - i, max((e ->> 12)::bigint) + i + 1
-        from jsonb_array_elements(inserts) as e where e ->> 4 is not null and e ->> 12 is not null group by 1
-    loop
-        select coalesce((
-            select r.place from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1
-            order by r.place desc limit 1
-        ) - (
-            select r.place from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1
-            order by r.place limit 1
-        ) + 1, 0) into n;
-        if n > few then
-            select count(*) into n from (
-                select from intervalq.tasks r where r.queue = k::jsonb ->> 0 and r.key = k::jsonb ->> 1 limit most
-            ) as r;
-        end if;
-        coming := coming || jsonb_build_object(k, n);
-    end loop;
-    for p in
-        select e from jsonb_array_elements(command -> 'deletes') as e
-        union all select e from jsonb_array_elements(changes) as e where e ->> 2 is not null
-    loop
-        t := rows_named[(known ->> (p ->> 0))::integer];
-        continue when t.key is null or t.queue = p ->> 2;
-        gone := gone || t.id;
-        k := jsonb_build_array(t.queue, t.key)::text;
-        if coming ? k then
-            coming := coming || jsonb_build_object(k, (coming ->> k)::bigint - 1);
-        end if;
-        k := jsonb_build_array(p ->> 2, t.key)::text;
-        if jsonb_array_length(p) > 2 and coming ? k then
-            coming := coming || jsonb_build_object(k, (coming ->> k)::bigint + 1);
-        end if;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._counts(names text[], bounds bigint[], holders integer[], now bigint) RETURNS TABLE(queue text, seen bigint[], found bigint[], ranged bigint, most_claims integer)
     LANGUAGE plpgsql STABLE
@@ -399,72 +94,12 @@ CREATE FUNCTION intervalq._counts(names text[], bounds bigint[], holders integer
     SET enable_mergejoin TO 'off'
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
-    AS $$
-begin
-    return query
-    select u.queue, array[
-            past.n, greatest(coming.free, coming.n - least(bounds[2], bounds[5])), inbox.n, plain.n,
-            greatest(held.claimed, held.n - least(bounds[1], bounds[5]))
-        ],
-        array[past.n, coming.free, inbox.n, plain.n, held.claimed], ranged.n,
-        greatest(again.claims, (held.n > 0)::integer, ranged.claims)
-    from unnest(names) as u (queue), lateral (
-        select count(*) as n from (
-            select from intervalq.tasks t where t.queue = u.queue and t.ready <= now limit bounds[1] + 1
-        ) as x
-    ) as past, lateral (
-        select count(*) as n, count(*) filter (where x.session is null) as free from (
-            select t.session from intervalq.tasks t where t.queue = u.queue and t.ready > now
-            limit bounds[2] + least(bounds[2], bounds[5]) + 1
-        ) as x
-    ) as coming, lateral (
-        select count(*) as n from (
-            select from intervalq.tasks t where t.queue = u.queue and t.waiting limit bounds[3] + 1
-        ) as x
-    ) as inbox, lateral (
-        select count(*) as n from (select from intervalq.plain p where p.queue = u.queue limit bounds[4] + 1) as x
-    ) as plain, lateral (
-        select count(*) as n, count(*) filter (where x.until is null or x.until > now) as claimed from (
-            select t.until from unnest(holders) as h (session) join intervalq.tasks t on t.session = h.session
-                and hashtextextended(t.queue, 0) = hashtextextended(u.queue, 0) and t.queue = u.queue
-            limit bounds[5] + least(bounds[1], bounds[5]) + 1
-        ) as x
-    ) as held, lateral (
-        select coalesce(sum(r.size), 0)::bigint as n, max(least(r.size, 1)) as claims
-        from intervalq.ranges r where r.queue = u.queue
-    ) as ranged, lateral (
-        select max(x.claims) as claims from (
-            select t.claims from intervalq.tasks t
-            where t.queue = u.queue and (t.claims > 1 or t.claims > 0 and t.session is null)
-            order by t.claims desc limit 1
-        ) as x
-    ) as again order by u.queue collate "C";
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._feed(q text, k text, now bigint) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    t intervalq.tasks;
-begin
-    if not intervalq._fresh() then
-        -- The next task may have been committed after this transaction's snapshot.
-        insert into intervalq.unfed (queue, key) values (q, k);
-        return null;
-    end if;
-    select x.* into t from intervalq.tasks x where x.queue = q and x.key = k order by x.place, x.id limit 1;
-    if t.waiting then
-        t.ready := case when t.session is null then t.at else t.until end;
-        update intervalq.tasks x set waiting = false, ready = t.ready where x.id = t.id;
-        if t.ready <= now then
-            return q;
-        end if;
-    end if;
-    return null;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._find_plain(ids uuid[]) RETURNS TABLE(queue text, part smallint, number bigint)
     LANGUAGE plpgsql STABLE
@@ -474,119 +109,17 @@ CREATE FUNCTION intervalq._find_plain(ids uuid[]) RETURNS TABLE(queue text, part
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_bitmapscan TO 'off'
-    AS $$
-declare
-    parts smallint[];
-    numbers bigint[];
-    q text := '';
-    n bigint;
-    left_over bigint;
-begin
-    select array_agg(x.part), array_agg(x.number), count(*) into parts, numbers, left_over from (
-        select ('x' || substr(u.u::text, 16, 3))::bit(12)::integer::smallint as part,
-            ('x' || substr(u.u::text, 20, 4) || substr(u.u::text, 25))::bit(64)::bigint as number
-        from unnest(ids) as u (u) where intervalq._is_plain(u.u)
-    ) as x;
-    while left_over > 0 loop
-        select p.queue into q from intervalq.plain p where p.queue > q order by p.queue limit 1;
-        exit when q is null;
-        return query select p.queue, p.part, p.number from unnest(parts, numbers) as u (part, number)
-        join intervalq.plain p on p.queue = q and p.part = u.part and p.number = u.number;
-        get diagnostics n = row_count;
-        left_over := left_over - n;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._finish(p jsonb, me integer, now bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    q constant text := p ->> 0;
-    of constant smallint := p ->> 1;
-    a constant bigint := p ->> 2;
-    b constant bigint := p ->> 3;
-    r intervalq.ranges;
-    upto constant bigint := coalesce((p ->> 5)::bigint, b);
-    expected bigint := p ->> 6;
-    n bigint;
-    x jsonb;
-begin
-    if p ->> 5 is null then
-        delete from intervalq.ranges x where x.queue = q and x.part = of and x.low = a and x.high = b
-            and x.session = me
-        returning x.* into r;
-        expected := r.size;
-    else
-        update intervalq.ranges x set low = upto + 1, size = x.size - expected, begun = case
-            when x.begun is not null then array(
-                select u.u from (
-                    select unnest(x.begun) union all select e::bigint from jsonb_array_elements_text(p -> 7) as e
-                ) as u (u) where u.u > upto
-            ) end
-        where x.queue = q and x.part = of and x.low = a and x.high = b and x.session = me
-        returning x.* into r;
-    end if;
-    if not found then
-        -- The same request may have come before, and its answer was lost.
-        return p ->> 5 is not null and exists (
-            select from intervalq.ranges x
-            where x.queue = q and x.part = of and x.low = upto + 1 and x.high = b and x.session = me
-        );
-    end if;
-    if upto < a then
-        return true;
-    end if;
-    for x in select e from jsonb_array_elements(p -> 4) as e loop
-        -- It may have been taken out of the range.
-        if exists (
-            select from intervalq.plain y where y.queue = q and y.part = of and y.number = (x ->> 0)::bigint
-        ) and not exists (select from intervalq.tasks t where t.id = (x -> 1 ->> 0)::uuid) then
-            perform intervalq._insert((x -> 1) || '[2, 1]', now);
-        end if;
-    end loop;
-    begin
-        if r.has_gaps then
-            raise exception 'their number says nothing' using errcode = 'IQ013';
-        end if;
-        delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and upto;
-        get diagnostics n = row_count;
-        if n <> expected then
-            raise exception 'others are among them' using errcode = 'IQ013';
-        end if;
-    exception when sqlstate 'IQ013' then
-        -- Tasks that were committed after the claim were handed out to nobody.
-        delete from intervalq.plain y where y.queue = q and y.part = of and y.number between a and upto
-            and intervalq._saw(r.seen, y.xmin);
-        perform intervalq._spill(q, of, a, upto, -1, null, '', now);
-        if r.has_gaps and p ->> 5 is not null then
-            update intervalq.ranges x set size = (
-                select count(*) from intervalq.plain y where y.queue = q and y.part = of
-                    and y.number between upto + 1 and b and intervalq._saw(r.seen, y.xmin)
-            ) where x.queue = q and x.part = of and x.low = upto + 1;
-        end if;
-    end;
-    return true;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._first(q text, since bigint, since_id uuid, now bigint) RETURNS intervalq.line
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    l intervalq.line;
-begin
-    select 'f', t.id, q, t.ready into l.kind, l.id, l.queue, l.at from intervalq.tasks t
-    where t.queue = q and t.ready <= now
-        and (t.ready, t.id) >= (
-            coalesce(since, -9223372036854775808), coalesce(since_id, '00000000-0000-0000-0000-000000000000')
-        )
-    order by t.ready, t.id limit 1;
-    return l;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._first_of(q text, most bigint) RETURNS SETOF tid
     LANGUAGE plpgsql STABLE
@@ -594,60 +127,17 @@ CREATE FUNCTION intervalq._first_of(q text, most bigint) RETURNS SETOF tid
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    AS $$
-begin
-    return query select t.ctid from intervalq.tasks t
-        where t.queue = q and t.ready is not null and t.session is null order by t.ready, t.id limit most;
-    return query select t.ctid from intervalq.tasks t
-        where t.queue = q and t.waiting order by t.at, t.id limit most;
-    return query select c.spot from intervalq.sessions s, lateral (
-        select t.ctid as spot from intervalq.tasks t
-        where t.session = s.number and hashtextextended(t.queue, 0) = hashtextextended(q, 0) and t.queue = q
-        order by t.at limit most
-    ) as c;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._forget(n integer, by_itself boolean, now bigint) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    s intervalq.sessions;
-begin
-    update intervalq.sessions x set gone = pg_current_xact_id(), lapsed = not by_itself
-    where x.number = n and x.gone is null returning x.* into s;
-    if not found then
-        return null;
-    end if;
-    perform intervalq._free(s, now);
-    return s.id;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._forget_lapsed(who text, now bigint) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    lapsed jsonb := '[]';
-    n integer;
-    id text;
-begin
-    for n in
-        select b.number from intervalq.beats b join intervalq.sessions x on x.number = b.number
-        where x.id <> who and x.gone is null and b.beaten + x.expiry < now
-        order by x.started, x.id for update of b skip locked
-    loop
-        continue when intervalq._lives(n, now);
-        id := intervalq._forget(n, false, now);
-        if id is not null then
-            lapsed := lapsed || to_jsonb(id);
-        end if;
-    end loop;
-    return lapsed;
-end
-$$;
+    AS $$$$;
 
 CREATE TABLE intervalq.sessions (
     number integer NOT NULL,
@@ -665,67 +155,12 @@ CREATE TABLE intervalq.sessions (
 CREATE FUNCTION intervalq._free(s intervalq.sessions, now bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    why constant text := case when s.lapsed then s.host || ':' || s.pid || ' was lost' else '' end;
-    queues text[];
-    r intervalq.ranges;
-begin
-    with found as materialized (
-        select t.ctid as spot, case
-            when s.lapsed then now + intervalq._rest(t)
-            when t.at > now then t.at - intervalq._lag(t.modified, now) else t.at
-        end as at from intervalq.tasks t where t.session = s.number for update skip locked
-    ), freed as (
-        update intervalq.tasks t set
-            version = t.version + 1, session = null, until = null, modified = now,
-            at = x.at, ready = x.at,
-            error = case when s.lapsed and t.begun then why else t.error end,
-            attempt = case when s.lapsed then t.attempt else greatest(0, t.attempt - t.begun::integer) end,
-            begun = false, alone = t.alone or s.lapsed
-        from found x where t.ctid = x.spot
-        returning t.queue
-    )
-    select array_agg(distinct f.queue) into queues from freed f;
-    for r in
-        delete from intervalq.ranges x using (
-            select y.queue, y.part, y.low from intervalq.ranges y
-            where y.session = s.number for update skip locked
-        ) as f
-        where x.queue = f.queue and x.part = f.part and x.low = f.low returning x.*
-    loop
-        perform intervalq._spill(r.queue, r.part, r.low, r.high, s.lapsed::integer, r.begun, why, now);
-        queues := queues || r.queue;
-    end loop;
-    delete from intervalq.idle i where i.session = s.number;
-    if queues is not null then
-        perform intervalq._wake(queues);
-    end if;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._free_gone(now bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    s intervalq.sessions;
-begin
-    for s in
-        select x.* from intervalq.sessions x where x.gone is not null and x.gone <> pg_current_xact_id()
-        order by x.number for update skip locked
-    loop
-        perform intervalq._free(s, now);
-        if s.gone < pg_snapshot_xmin(pg_current_snapshot())
-            and not exists (select from intervalq.tasks t where t.session = s.number)
-            and not exists (select from intervalq.ranges r where r.session = s.number)
-        then
-            delete from intervalq.sessions x where x.number = s.number;
-            delete from intervalq.beats b where b.number = s.number;
-        end if;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._fresh() RETURNS boolean
     LANGUAGE sql STABLE
@@ -734,80 +169,12 @@ CREATE FUNCTION intervalq._fresh() RETURNS boolean
 CREATE FUNCTION intervalq._full_inbox(command jsonb, rows_named intervalq.tasks[], known jsonb, left_out boolean[], now bigint) RETURNS intervalq.line
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    inserts constant jsonb := command -> 'inserts';
-    coming jsonb;
-    gone uuid[];
-    n bigint;
-    k text;
-    p jsonb;
-    l intervalq.line;
-begin
-    select c.coming, c.gone into coming, gone from intervalq._coming(command, rows_named, known) as c;
-    for i in 0 .. jsonb_array_length(inserts) - 1 loop
-        p := inserts -> i;
-        continue when left_out[i] or p ->> 4 is null;
-        k := jsonb_build_array(p -> 2, p -> 4)::text;
-        continue when not coming ? k;
-        n := coming ->> k;
-        if (p ->> 13)::boolean then
-            -- Only the first task of a key can be claimed, and all others are replaced.
-            select (r.id <> all (gone) and r.session is not null and (r.until is null or (
-                r.until > now and r.until > now + intervalq._lag(r.modified, now)
-            )))::integer
-            into n from intervalq.tasks r where r.queue = p ->> 2 and r.key = p ->> 4
-            order by r.place limit 1;
-        elsif n > (p ->> 12)::bigint then
-            l.kind := 'F';
-            l.queue := p ->> 2;
-            l.key := p ->> 4;
-            l.place := (p ->> 12)::integer;
-            return l;
-        end if;
-        coming := coming || jsonb_build_object(k, coalesce(n, 0) + 1);
-    end loop;
-    return null;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._hand(q text, ids uuid[], jsons text[], now bigint) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    i record;
-    n integer;
-    payload text;
-begin
-    if not intervalq._fresh() then
-        perform intervalq._wake(array[q]);
-        return 0;
-    end if;
-    select x.* into i from intervalq._next_idle(q) as x;
-    if i.who is null then
-        return 0;
-    end if;
-    n := case when i.wanted > 0 and coalesce(i.lease, 1) > 0 then least(i.wanted, cardinality(jsons)) else 0 end;
-    if n > 0 then
-        ids := coalesce(ids, array(select intervalq._uuid() from generate_series(1, n)));
-        select ' ' || json_agg(json_build_array(
-            't', u.id, 1, q, now, u.json, null, 0, false, i.who, now + i.lease, 1, 0, '', now, now, null, 0, false, false
-        )) into payload from unnest(ids[:n], jsons[:n]) as u (id, json);
-        if octet_length(payload) > 7900 then
-            payload := '';
-            n := 0;
-        else
-            insert into intervalq.tasks
-                (id, ready, at, created, modified, until, version, claims, session, queue, json)
-            select u.id, now + i.lease, now, now, now, now + i.lease, 1, 1, i.session, q, u.json
-            from unnest(ids[:n], jsons[:n]) as u (id, json);
-        end if;
-    end if;
-    perform pg_notify('intervalq_tasks', i.who || coalesce(payload, ''));
-    return n;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._holders() RETURNS integer[]
     LANGUAGE plpgsql STABLE
@@ -817,13 +184,7 @@ CREATE FUNCTION intervalq._holders() RETURNS integer[]
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_bitmapscan TO 'off'
-    AS $$
-begin
-    return array(select s.number from intervalq.sessions s, lateral (
-        select from intervalq.tasks t where t.session = s.number limit 1
-    ) as t);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._plain_id(part integer, number bigint) RETURNS uuid
     LANGUAGE sql IMMUTABLE
@@ -836,68 +197,12 @@ CREATE FUNCTION intervalq._id(id text) RETURNS uuid
 CREATE FUNCTION intervalq._in_line(t intervalq.tasks) RETURNS intervalq.tasks
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    last integer;
-begin
-    select x.place into last from intervalq.tasks x
-    where x.queue = t.queue and x.key = t.key order by x.place desc limit 1;
-    t.place := coalesce(last, 0) + 1;
-    t.waiting := last is not null;
-    if t.waiting and not intervalq._fresh() then
-        insert into intervalq.unfed (queue, key) values (t.queue, t.key);  -- the first task may be gone by now
-    end if;
-    return t;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._insert(p jsonb, now bigint) RETURNS intervalq.tasks
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    t intervalq.tasks;
-    other intervalq.tasks;
-begin
-    t.id := p ->> 0;
-    t.own := p ->> 1;
-    t.queue := p ->> 2;
-    t.json := p ->> 3;
-    t.key := p ->> 4;
-    t.at := coalesce((p ->> 5)::bigint, now + (p ->> 6)::bigint);
-    t.attempt := p ->> 7;
-    t.error := p ->> 8;
-    t.dedupe := p ->> 10;
-    t.dedupe_for := p ->> 11;
-    t.version := coalesce((p ->> 14)::integer, 0);
-    t.claims := coalesce((p ->> 15)::integer, 0);
-    t.place := 0;
-    t.waiting := false;
-    t.begun := false;
-    t.alone := false;
-    t.created := now;
-    t.modified := now;
-    if t.dedupe is not null then
-        perform intervalq._mark(t.queue, t.dedupe, coalesce(t.own, t.id::text), null);
-    end if;
-    if t.key is not null then
-        if (p ->> 13)::boolean then
-            for other in
-                select x.* from intervalq.tasks x where x.queue = t.queue and x.key = t.key
-                order by x.place, x.id for update
-            loop
-                if other.session is null or other.until <= now
-                    or other.until <= now + intervalq._lag(other.modified, now)
-                then
-                    perform intervalq._remove(other, now, false);
-                end if;
-            end loop;
-        end if;
-        t := intervalq._in_line(t);
-    end if;
-    return intervalq._put(t);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._is_plain(id uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -906,78 +211,22 @@ CREATE FUNCTION intervalq._is_plain(id uuid) RETURNS boolean
 CREATE FUNCTION intervalq._lag(modified bigint, now bigint) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    return coalesce((
-        select c.behind from intervalq.clock c
-        where now < c.since + c.behind and (modified < c.since or modified > now + 1000000)
-    ), 0);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._leave_out(inserts jsonb, known jsonb, now bigint, OUT left_out boolean[], OUT lines intervalq.line[], OUT collisions text[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    p jsonb;
-    k text;
-    there text;                  -- the id of the existing task
-    taken jsonb := '{}';         -- queues and dedupe keys of inserts of this command, each with the id
-begin
-    left_out := '{}';
-    lines := '{}';
-    collisions := '{}';
-    for i in 0 .. jsonb_array_length(inserts) - 1 loop
-        p := inserts -> i;
-        there := case when known ? (p ->> 0) and (p ->> 9)::boolean then coalesce(p ->> 1, p ->> 0) end;
-        if there is null and p ->> 10 is not null then
-            k := jsonb_build_array(p -> 2, p -> 10)::text;
-            there := taken ->> k;
-            if there is null then
-                select m.id into there from intervalq.marks m
-                where m.queue = p ->> 2 and m.key = p ->> 10 and (m.until is null or m.until > now);
-            end if;
-            if there is null then
-                taken := taken || jsonb_build_object(k, coalesce(p ->> 1, p ->> 0));
-            end if;
-        end if;
-        left_out[i] := there is not null;
-        if there is not null then
-            lines := lines || row(
-                'e', p ->> 0, 0, '', 0, '', there, i, false, '', 0, 0, 0, '', 0, 0, '', 0, false, false
-            )::intervalq.line;
-        elsif known ? (p ->> 0) then
-            collisions := collisions || (p ->> 0);
-        end if;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._line(kind text, t intervalq.tasks) RETURNS intervalq.line
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    return row(
-        kind, coalesce(t.own, t.id::text), t.version, t.queue, t.at, t.json, t.key, t.place, t.waiting,
-        case when t.session is not null then (select s.id from intervalq.sessions s where s.number = t.session) end,
-        t.until, t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
-    )::intervalq.line;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._lives(n integer, now bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    return exists (
-        select from intervalq.sessions s join intervalq.beats b on b.number = s.number
-        where s.number = n and s.guarding = pg_postmaster_start_time() and b.beaten + 300000000 >= now
-    ) and not pg_try_advisory_xact_lock(7310027, n);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._lock(VARIADIC parts text[]) RETURNS bigint
     LANGUAGE sql STABLE
@@ -986,191 +235,42 @@ CREATE FUNCTION intervalq._lock(VARIADIC parts text[]) RETURNS bigint
 CREATE FUNCTION intervalq._lock_lines(locks bigint[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    l bigint;
-begin
-    for l in select distinct u.l from unnest(locks) as u (l) order by 1 loop
-        perform pg_advisory_xact_lock(l);
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._lock_plain(ids uuid[]) RETURNS SETOF intervalq.tasks
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    queues text[];
-    parts smallint[];
-    numbers bigint[];
-    f record;
-begin
-    select array_agg(x.queue), array_agg(x.part), array_agg(x.number) into queues, parts, numbers
-    from intervalq._find_plain(ids) as x;
-    for f in
-        select u.q, array_agg(distinct u.p) as parts from unnest(queues, parts) as u (q, p) group by 1 order by 1
-    loop
-        if not exists (select from intervalq.heads h where h.queue = f.q) then
-            perform intervalq._make_heads(f.q, true);
-        end if;
-        perform from intervalq.heads h where h.queue = f.q and h.part = any (f.parts) order by h.part for update;
-    end loop;
-    perform from intervalq.ranges r join (
-        select distinct y.queue, y.part, y.low from unnest(queues, parts, numbers) as u (q, p, n), lateral (
-            select x.queue, x.part, x.low from intervalq.ranges x
-            where x.queue = u.q and x.part = u.p and x.low <= u.n order by x.low desc limit 1
-        ) as y
-    ) as z on z.queue = r.queue and z.part = r.part and z.low = r.low
-    order by r.queue, r.part, r.low for update of r;
-    return query select t.* from unnest(queues, parts, numbers) as u (q, p, n)
-    join intervalq.plain y on y.queue = u.q and y.part = u.p and y.number = u.n,
-        lateral intervalq._plain_task(y, y.xmin) as t;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._locks_of(inserts jsonb, changes jsonb, named uuid[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    return (select coalesce(array_agg(x.l), '{}') from (
-        select intervalq._lock('k', e ->> 2, e ->> 4) from jsonb_array_elements(inserts) as e
-        where e ->> 4 is not null
-        union all
-        -- Commands that insert the same ids at the same time wait for each other, in the same order.
-        select intervalq._lock('i', e ->> 0) from jsonb_array_elements(inserts) as e
-        where e ->> 1 is not null
-        union all
-        select intervalq._lock('d', e ->> 2, e ->> 10) from jsonb_array_elements(inserts) as e
-        where e ->> 10 is not null
-        union all
-        select intervalq._lock('k', r.queue, r.key)
-        from (select y.* from intervalq.tasks y where y.id = any (named) offset 0) as r
-        where r.key is not null
-        union all
-        select intervalq._lock('k', e ->> 2, r.key) from jsonb_array_elements(changes) as e,
-            lateral (select y.* from intervalq.tasks y where y.id = (e ->> 0)::uuid limit 1) as r
-        where e ->> 2 is not null and r.key is not null
-    ) as x (l));
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._make_heads(q text, wait boolean) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    mine constant bigint := intervalq._lock('h', q);
-begin
-    if wait then
-        perform pg_advisory_xact_lock(mine);
-    else
-        for i in 1 .. 20 loop
-            exit when pg_try_advisory_xact_lock(mine);
-            if i = 20 then
-                return;
-            end if;
-            perform pg_sleep(0.0005);
-        end loop;
-    end if;
-    insert into intervalq.heads (queue, part, moved)
-    select q, p, p = 0 from generate_series(0, 15) as p on conflict do nothing;
-    insert into intervalq.floors (queue, part) select q, p from generate_series(0, 15) as p on conflict do nothing;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._mark(q text, k text, task text, ends bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    insert into intervalq.marks (queue, key, id, until) values (q, k, task, ends)
-    on conflict (queue, key) do update set id = excluded.id, until = excluded.until;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._named(command jsonb, named uuid[], locks bigint[], OUT rows_named intervalq.tasks[], OUT known jsonb, OUT plain uuid[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    depends constant uuid[] := array(select (e ->> 0)::uuid from jsonb_array_elements(command -> 'depends') as e);
-    t intervalq.tasks;
-begin
-    rows_named := '{}';
-    known := '{}';
-    for t in select r.* from intervalq.tasks r where r.id = any (named) order by r.id for update loop
-        if t.key is not null and intervalq._lock('k', t.queue, t.key) <> all (locks) then
-            raise exception 'a task was moved at the same moment' using errcode = '40001';
-        end if;
-        rows_named := rows_named || t;
-        known := known || jsonb_build_object(t.id, cardinality(rows_named));
-    end loop;
-    if depends <> '{}' then
-        for t in select r.* from intervalq.tasks r where r.id = any (depends) order by r.id for share loop
-            rows_named := rows_named || t;
-            known := known || jsonb_build_object(t.id, cardinality(rows_named));
-        end loop;
-    end if;
-    plain := array(
-        select u.u from unnest(named || depends) as u (u) where intervalq._is_plain(u.u) and not known ? u.u::text
-    );
-    if plain <> '{}' then
-        for t in select x.* from intervalq._lock_plain(plain) as x loop
-            rows_named := rows_named || t;
-            known := known || jsonb_build_object(t.id, cardinality(rows_named));
-        end loop;
-        if exists (select from intervalq.tasks r where r.id = any (plain) and not known ? r.id::text) then
-            raise exception 'a plain task became an ordinary one at the same moment' using errcode = '40001';
-        end if;
-    end if;
-    if command -> 'inserts' <> '[]' then
-        select known || coalesce(jsonb_object_agg(r.id, 0), '{}') into known from intervalq.tasks r
-        where r.id = any (array(select (e ->> 0)::uuid from jsonb_array_elements(command -> 'inserts') as e))
-            and not known ? r.id::text;
-    end if;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._next(queues text[], ahead bigint, now bigint) RETURNS SETOF intervalq.line
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    q text;
-    x bigint;
-    l intervalq.line;
-begin
-    l.kind := 'n';
-    foreach q in array queues loop
-        select t.ready into x from intervalq.tasks t
-        where t.queue = q and t.ready > now order by t.ready limit 1;
-        l.until := least(l.until, x - now, case when ahead > 0 then 1000000 end);
-    end loop;
-    if l.until is not null then
-        return next l;
-    end if;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._next_idle(q text, OUT who text, OUT session integer, OUT wanted integer, OUT lease bigint) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    -- A session that becomes idle at this moment either sees our inserts, or is seen here.
-    perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
-    loop
-        delete from intervalq.idle x where x.session = (
-            select j.session from intervalq.idle j where q = any (j.queues) limit 1 for update skip locked
-        ) returning x.session, x.wanted, x.lease into session, wanted, lease;
-        exit when not found;
-        select s.id into who from intervalq.sessions s where s.number = _next_idle.session and s.gone is null;
-        exit when found;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._now(given bigint) RETURNS bigint
     LANGUAGE sql
@@ -1186,55 +286,12 @@ CREATE TABLE intervalq.plain (
 CREATE FUNCTION intervalq._plain_task(p intervalq.plain, inserted xid) RETURNS intervalq.tasks
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    r intervalq.ranges;
-    t intervalq.tasks;
-    held boolean;
-begin
-    select x.* into r from intervalq.ranges x
-    where x.queue = p.queue and x.part = p.part and x.low <= p.number order by x.low desc limit 1;
-    held := coalesce(r.high >= p.number and intervalq._saw(r.seen, inserted), false);
-    t.id := intervalq._plain_id(p.part, p.number);
-    t.own := 'plain-' || p.part || '-' || p.number;
-    t.queue := p.queue;
-    t.json := p.json;
-    t.at := 0;
-    t.created := 0;
-    t.modified := 0;
-    t.dedupe_for := 0;
-    t.version := held::integer;
-    t.claims := held::integer;
-    t.session := case when held then r.session end;
-    t.begun := held and (r.begun is null or p.number = any (r.begun));
-    t.attempt := t.begun::integer;
-    t.place := 0;
-    t.waiting := false;
-    t.alone := false;
-    t.error := '';
-    return t;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._put(t intervalq.tasks) RETURNS intervalq.tasks
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    t.ready := case when t.waiting then null when t.session is null then t.at else t.until end;
-    insert into intervalq.tasks
-        (id, ready, at, created, modified, until, dedupe_for, version, claims, attempt, place, session, waiting,
-        queue, json, error, own, key, dedupe, begun, alone)
-    values (t.id, t.ready, t.at, t.created, t.modified, t.until, t.dedupe_for, t.version, t.claims, t.attempt,
-        t.place, t.session, t.waiting, t.queue, t.json, t.error, t.own, t.key, t.dedupe, t.begun, t.alone)
-    on conflict do nothing;
-    if not found then
-        raise exception 'task % was inserted at the same moment', coalesce(t.own, t.id::text)
-            using errcode = '40001';
-    end if;
-    return t;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._queue_lock(queue text) RETURNS bigint
     LANGUAGE sql IMMUTABLE
@@ -1247,206 +304,36 @@ CREATE FUNCTION intervalq._queues(names text[], prefixes text[], holders integer
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
-    AS $$
-begin
-    return query select u.q from unnest(names) as u (q);
-    if cardinality(prefixes) = 0 then
-        if cardinality(names) > 0 then
-            return;
-        end if;
-        prefixes := array[''];
-    end if;
-    return query
-    with recursive found (prefix, queue, start) as (
-        select u.p, null::text collate "C", u.p collate "C" from unnest(prefixes) as u (p)
-        union all
-        select f.prefix, n.queue, n.queue || chr(1) from found f, lateral (
-            select least(
-                (select t.queue from intervalq.tasks t where t.queue >= f.start and t.ready is not null
-                    order by t.queue limit 1),
-                (select t.queue from intervalq.tasks t where t.queue >= f.start and t.waiting order by t.queue limit 1),
-                (select x.queue from intervalq.plain x where x.queue >= f.start order by x.queue limit 1)
-            ) as queue
-        ) as n where starts_with(n.queue, f.prefix)
-    )
-    select f.queue from found f where f.queue is not null;
-    -- Queues whose tasks are all claimed.
-    return query
-    with recursive held (session, hash, queue) as (
-        select u.s, -9223372036854775808, null::text collate "C" from unnest(holders) as u (s)
-        union all
-        select h.session, n.hash, n.queue from held h, lateral (
-            select hashtextextended(t.queue, 0) as hash, t.queue from intervalq.tasks t
-            where t.session = h.session and hashtextextended(t.queue, 0) > h.hash
-            order by hashtextextended(t.queue, 0) limit 1
-        ) as n
-    )
-    select h.queue from held h where exists (select from unnest(prefixes) as u (p) where starts_with(h.queue, u.p));
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._read_clock(now bigint, OUT ahead bigint, OUT since bigint) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    c intervalq.clock;
-    before bigint;
-begin
-    select x.* into c from intervalq.clock x;
-    before := c.seen;
-    -- In a transaction with one snapshot, writing a row that others have written meanwhile would abort it.
-    if intervalq._fresh() and now not between before - 1000000 and before + 1000000 then
-        update intervalq.clock x set
-            seen = now,
-            since = case when now < x.seen then now else x.since end,
-            -- Tasks that waited before an earlier step wait for what is left of both steps.
-            behind = case when now > x.seen then x.behind when x.seen < x.since + x.behind then x.behind + x.seen - now else x.seen - now end
-        where x.one = (select y.one from intervalq.clock y where y.seen = before for update skip locked)
-        returning x.* into c;
-        if now < before and c.since = now then
-            update intervalq.beats b set beaten = now where b.number in (
-                select x.number from intervalq.beats x where x.beaten > now order by x.number for update skip locked
-            );
-            update intervalq.marks m set until = m.until - (before - now) where (m.queue, m.key) in (
-                select x.queue, x.key from intervalq.marks x where x.until > now order by x.until
-                for update skip locked
-            );
-        end if;
-    end if;
-    ahead := case when now < c.since + c.behind then c.behind else 0 end;
-    since := c.since;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._refused(command jsonb, rows_named intervalq.tasks[], known jsonb, plain uuid[], collisions text[], me integer, now bigint) RETURNS intervalq.line
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    force constant boolean := (command ->> 'force')::boolean;
-    missing_changes text[] := '{}';
-    missing_deletes text[] := '{}';
-    missing_depends text[] := '{}';
-    claimed text[] := '{}';
-    part text;
-    p jsonb;
-    t intervalq.tasks;
-    is_mine boolean;
-    is_free boolean;
-    l intervalq.line;
-begin
-    for part, p in
-        select 'changes', e from jsonb_array_elements(command -> 'changes') as e
-        union all select 'deletes', e from jsonb_array_elements(command -> 'deletes') as e
-        union all select 'depends', e from jsonb_array_elements(command -> 'depends') as e
-    loop
-        t := rows_named[(known ->> (p ->> 0))::integer];
-        if t.id is null or (t.version <> (p ->> 1)::bigint and not force) then
-            case part
-                when 'changes' then missing_changes := missing_changes || (p ->> 0);
-                when 'deletes' then missing_deletes := missing_deletes || (p ->> 0);
-                else missing_depends := missing_depends || (p ->> 0);
-            end case;
-        elsif part <> 'depends' and not force then
-            is_free := t.session is null
-                or coalesce(t.until <= now or t.until <= now + intervalq._lag(t.modified, now), false);
-            is_mine := not is_free and t.session is not distinct from me;
-            if not (is_free or is_mine)
-                or (part = 'changes' and (p ->> 8)::boolean and (is_free or t.id = any (plain)))
-            then
-                claimed := claimed || (p ->> 0);
-            end if;
-        end if;
-    end loop;
-    if cardinality(collisions || missing_changes || missing_deletes || missing_depends || claimed) > 0 then
-        l.kind := 'D';
-        l.json := json_build_object(
-            'inserts', collisions, 'changes', missing_changes, 'deletes', missing_deletes,
-            'depends', missing_depends, 'claims', claimed
-        );
-    end if;
-    return l;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._remove(t intervalq.tasks, now bigint, feed boolean) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    if t.key is not null then
-        select x.waiting into t.waiting from intervalq.tasks x where x.id = t.id;
-    end if;
-    delete from intervalq.tasks x where x.id = t.id;
-    if t.dedupe is not null then
-        perform intervalq._mark(t.queue, t.dedupe, coalesce(t.own, t.id::text), now + t.dedupe_for);
-    end if;
-    if feed and t.key is not null and not t.waiting then
-        return intervalq._feed(t.queue, t.key, now);
-    end if;
-    return null;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._rest(t intervalq.tasks) RETURNS bigint
     LANGUAGE sql IMMUTABLE
-    AS $$
-    select ((case when t.attempt <= 1 then 100000 else least((1 << least(t.attempt - 1, 6)) - 1, 60) * 1000000 end)::bigint
-        * ('x' || substr(md5(coalesce(t.own, t.id::text)), 1, 4))::bit(16)::integer) >> 16
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._rest_head(q text, of smallint, top bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    perform from intervalq.heads h where h.queue = q and h.part = of and h.head = top for update skip locked;
-    if not found or exists (select from intervalq.ranges r where r.queue = q and r.part = of) then
-        return false;
-    end if;
-    if exists (select from intervalq.plain p where p.queue = q) then
-        update intervalq.heads h set moved = false where h.queue = q and h.part = of;
-        return false;
-    end if;
-    -- Without heads, a claim begins at the first number. So nobody may have a range, whose tasks still exist, or be
-    -- claiming, with a head locked. Nor may anybody be inserting: a session that becomes idle at this moment finds
-    -- all heads locked, and would not be woken for a task that was inserted before.
-    if not pg_try_advisory_xact_lock(intervalq._queue_lock(q))
-        or (select count(*) from (
-            select from intervalq.heads h where h.queue = q order by h.part for update skip locked
-        ) as h) < (select count(*) from intervalq.heads h where h.queue = q)
-        or (select count(*) from (
-            select from intervalq.floors f where f.queue = q order by f.part for update skip locked
-        ) as f) < (select count(*) from intervalq.floors f where f.queue = q)
-    then
-        return true;
-    end if;
-    if not exists (select from intervalq.ranges r where r.queue = q)
-        and not exists (select from intervalq.plain p where p.queue = q)
-    then
-        delete from intervalq.heads h where h.queue = q;
-        delete from intervalq.floors f where f.queue = q;
-    end if;
-    return true;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._room(mine text, most bigint, wanted integer) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    perform pg_advisory_xact_lock(intervalq._lock('c', mine));
-    return greatest(0, least(wanted, most - (
-        select count(*) from intervalq.sessions s join intervalq.tasks t on t.session = s.number
-        where s.consumer = mine and s.gone is null
-    ) - (
-        select coalesce(sum(r.size), 0) from intervalq.ranges r
-        join intervalq.sessions s on s.number = r.session where s.consumer = mine and s.gone is null
-    )));
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._sampled(now bigint) RETURNS jsonb
     LANGUAGE plpgsql
@@ -1455,262 +342,42 @@ CREATE FUNCTION intervalq._sampled(now bigint) RETURNS jsonb
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
     SET jit TO 'off'
-    AS $$
-declare
-    pages constant bigint := pg_relation_size('intervalq.tasks') / current_setting('block_size')::integer;
-    plain_pages constant bigint := pg_relation_size('intervalq.plain') / current_setting('block_size')::integer;
-    step constant bigint := greatest(1, pages / 100);
-    plain_step constant bigint := greatest(1, plain_pages / 100);
-begin
-    return (select jsonb_object_agg(z.queue, z.counts) from (
-        select y.queue, jsonb_build_array(
-            sum(y.past), sum(y.future), sum(y.inbox), sum(y.plain), sum(y.claimed)
-        ) as counts from (
-            select x.queue, step * count(*) filter (where x.ready <= now) as past,
-                step * count(*) filter (where x.ready > now and x.session is null) as future,
-                step * count(*) filter (where x.waiting) as inbox, 0 as plain,
-                step * count(*) filter (where x.session is not null and (x.until is null or x.until > now)) as claimed
-            from generate_series(floor(random() * step)::bigint, pages - 1, step) as p (page), lateral (
-                select t.queue, t.ready, t.waiting, t.session, t.until from intervalq.tasks t
-                where t.ctid >= ('(' || p.page || ',0)')::tid and t.ctid < ('(' || p.page + 1 || ',0)')::tid offset 0
-            ) as x group by x.queue
-            union all
-            select x.queue, 0, 0, 0, plain_step * count(*), 0
-            from generate_series(floor(random() * plain_step)::bigint, plain_pages - 1, plain_step) as p (page), lateral (
-                select t.queue from intervalq.plain t
-                where t.ctid >= ('(' || p.page || ',0)')::tid and t.ctid < ('(' || p.page + 1 || ',0)')::tid offset 0
-            ) as x group by x.queue
-        ) as y group by y.queue
-    ) as z);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._saw(seen pg_snapshot, inserted xid) RETURNS boolean
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    latest constant bigint := greatest(
-        pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_xact_id_if_assigned()::text::bigint
-    );
-begin
-    return pg_visible_in_snapshot((
-        latest - ((latest - inserted::text::bigint) % 4294967296 + 4294967296) % 4294967296
-    )::text::xid8, seen);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._settle(parts jsonb, me integer, now bigint, OUT lost uuid[], OUT woken text[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    locks bigint[];
-    p jsonb;
-    t intervalq.tasks;
-    after record;
-begin
-    lost := '{}';
-    woken := '{}';
-    select coalesce(array_agg(l.l), '{}') into locks
-    from jsonb_array_elements(parts) as e,
-        lateral (select x.* from intervalq.tasks x where x.id = (e ->> 0)::uuid limit 1) as r,
-        lateral (values (r.queue), (e ->> 2)) as w (queue),
-        lateral (select intervalq._lock('k', w.queue, r.key)) as l (l)
-    where r.key is not null and r.session = me and w.queue is not null;
-    perform intervalq._lock_lines(locks);
-    for p in select e from jsonb_array_elements(parts) as e loop
-        select r.* into t from intervalq.tasks r
-        where r.id = (p ->> 0)::uuid and r.version = (p ->> 1)::bigint and r.session = me for update;
-        if not found then
-            lost := lost || (p ->> 0)::uuid;
-        elsif t.key is not null and intervalq._lock('k', t.queue, t.key) <> all (locks) then
-            raise exception 'a task was moved at the same moment' using errcode = '40001';
-        elsif jsonb_array_length(p) = 2 then
-            woken := woken || intervalq._remove(t, now, true);
-        else
-            after := intervalq._change(t, p, now);
-            t := after.t;
-            woken := woken || after.fed || case when t.ready <= now + 5000000 then t.queue end;
-        end if;
-    end loop;
-    woken := array_remove(woken, null);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._settle_all(ids uuid[], versions integer[], parts jsonb, finished jsonb, me integer, now bigint, OUT lost uuid[], OUT lost_ranges integer[], OUT woken text[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    done uuid[] := '{}';
-    z record;
-begin
-    lost := '{}';
-    lost_ranges := '{}';
-    woken := '{}';
-    if cardinality(ids) > 0 and me is not null then
-        -- Look up each one by its id, whatever the planner assumes about the size of the table: it might scan all
-        -- claims of the session for each of them.
-        with gone as (
-            delete from intervalq.tasks t where t.ctid = any (array(
-                select x.ctid from unnest(ids, versions) as d (id, version), lateral (
-                    select y.ctid from intervalq.tasks y
-                    where y.id = d.id and y.version = d.version and y.session is not distinct from me
-                        and y.key is null and y.dedupe is null
-                    limit 1
-                ) as x
-            )) and t.session is not distinct from me
-            returning t.id
-        )
-        select coalesce(array_agg(g.id), '{}') into done from gone g;
-    end if;
-    if cardinality(ids) > cardinality(done) then
-        z := intervalq._settle((
-            select jsonb_agg(jsonb_build_array(d.id, d.version) order by d.o)
-            from unnest(ids, versions) with ordinality as d (id, version, o) where d.id <> all (done)
-        ), me, now);
-        lost := z.lost;
-        woken := z.woken;
-    end if;
-    if parts is not null then
-        z := intervalq._settle(parts, me, now);
-        lost := lost || z.lost;
-        woken := woken || z.woken;
-    end if;
-    for i in 0 .. coalesce(jsonb_array_length(finished), 0) - 1 loop
-        if me is null or not intervalq._finish(finished -> i, me, now) then
-            lost_ranges := lost_ranges || i;
-        else
-            select woken || coalesce(array_agg(distinct e -> 1 ->> 2), '{}') into woken
-            from jsonb_array_elements(finished -> i -> 4) as e
-            where (e -> 1 ->> 6)::bigint <= 0 and e -> 1 ->> 5 is null;
-        end if;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._spill(q text, of smallint, low bigint, high bigint, tries integer, begun bigint[], why text, now bigint) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    n bigint;
-begin
-    with spilt as (
-        delete from intervalq.plain p
-        where p.queue = q and p.part = of and p.number between low and high and not exists (
-            select from intervalq.ranges r
-            where r.queue = q and r.part = of and r.low <= p.number and r.high >= p.number
-        )
-        returning p.number, p.json, tries > 0 and (begun is null or p.number = any (begun)) as tried
-    )
-    insert into intervalq.tasks
-        (id, own, ready, at, created, modified, version, claims, attempt, queue, json, error, alone)
-    select intervalq._plain_id(of, s.number), 'plain-' || of || '-' || s.number, now, now, now, now,
-        2 * least(1, tries + 1), least(1, tries + 1), s.tried::integer, q, s.json,
-        case when s.tried then why else '' end, tries > 0
-    from spilt s;
-    get diagnostics n = row_count;
-    return n;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._stand_idle(me integer, queues text[], wanted integer, lease bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    q text;
-begin
-    -- Concurrent inserts don't see this session yet, nor are they visible here: wait for them briefly; the caller looks
-    -- again.
-    foreach q in array queues loop
-        for i in 1 .. 20 loop
-            exit when pg_try_advisory_xact_lock(intervalq._queue_lock(q));
-            perform pg_sleep(0.0005);
-        end loop;
-    end loop;
-    insert into intervalq.idle (session, queues, wanted, lease) values (me, queues, wanted, lease)
-    on conflict (session) do update set
-        queues = excluded.queues, wanted = excluded.wanted, lease = excluded.lease;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._sweep(now bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    f intervalq.floors;
-    top bigint;
-    removed integer := 0;
-begin
-    for f in
-        select x.* from intervalq.heads h join intervalq.floors x on x.queue = h.queue and x.part = h.part
-        where h.moved and (now < x.swept or now >= x.swept + 1000000)
-        order by x.queue, x.part for update of x skip locked
-    loop
-        -- Read the head first, then the writers that may be below it: later ones get higher numbers.
-        select h.head into top from intervalq.heads h where h.queue = f.queue and h.part = f.part;
-        if f.next is not null then
-            f.writers := array(
-                select unnest(f.writers) intersect select unnest(intervalq._writers(f.queue))
-            );
-        elsif top > f.floor then
-            f.next := top;
-            f.writers := intervalq._writers(f.queue);
-        end if;
-        if f.next is not null and f.writers = '{}' then
-            if intervalq._spill(f.queue, f.part, f.floor + 1, f.next, -1, null, '', now) > 0 then
-                perform intervalq._wake(array[f.queue]);
-            end if;
-            f.floor := f.next;
-            f.next := null;
-        end if;
-        update intervalq.floors x set floor = f.floor, next = f.next, writers = f.writers, swept = now
-        where x.queue = f.queue and x.part = f.part;
-        if f.floor = top and intervalq._rest_head(f.queue, f.part, top) then
-            removed := removed + 1;
-            exit when removed = 200;  -- each takes a lock, and a server has room for a few thousand
-        end if;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._take_plain(gone intervalq.tasks[], changed uuid[], now bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    t intervalq.tasks;
-    n integer;
-begin
-    delete from intervalq.plain p using unnest(gone) as g
-    where p.queue = g.queue and p.part = split_part(g.own, '-', 2)::smallint
-        and p.number = split_part(g.own, '-', 3)::bigint;
-    get diagnostics n = row_count;
-    if n < cardinality(gone) then
-        raise exception 'plain tasks were swept at the same moment' using errcode = '40001';
-    end if;
-    update intervalq.ranges r set size = r.size - x.n, has_gaps = true from (
-        select y.queue, y.part, y.low, count(*) as n from unnest(gone) as g, lateral (
-            select z.queue, z.part, z.low from intervalq.ranges z
-            where z.queue = g.queue and z.part = split_part(g.own, '-', 2)::smallint
-                and z.low <= split_part(g.own, '-', 3)::bigint
-            order by z.low desc limit 1
-        ) as y
-        where g.session is not null group by 1, 2, 3
-    ) as x where r.queue = x.queue and r.part = x.part and r.low = x.low;
-    foreach t in array gone loop
-        if t.id = any (changed) then
-            t.at := now;
-            t.created := now;
-            perform intervalq._put(t);
-        end if;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._uuid() RETURNS uuid
     LANGUAGE sql
@@ -1719,27 +386,7 @@ CREATE FUNCTION intervalq._uuid() RETURNS uuid
 CREATE FUNCTION intervalq._wake(queues text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    q text;
-    woken text;
-begin
-    for q in select distinct u.q from unnest(queues) as u (q) order by 1 loop
-        if intervalq._fresh() then
-            select x.who into woken from intervalq._next_idle(q) as x;
-            if woken is not null then
-                perform pg_notify('intervalq_tasks', woken);
-            end if;
-        else
-            perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
-            if exists (select from intervalq.idle j where q = any (j.queues)) then
-                -- Removing a session that was woken just now would abort the caller's transaction: notify them all.
-                perform pg_notify('intervalq_tasks', '*');
-            end if;
-        end if;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq._writers(q text) RETURNS text[]
     LANGUAGE sql
@@ -1754,232 +401,54 @@ CREATE FUNCTION intervalq.beat(who text, now bigint) RETURNS jsonb
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_bitmapscan TO 'off'
-    AS $$
-declare
-    me integer;
-    lapsed jsonb;
-    held bigint;
-    is_read constant boolean := now is null;
-    watched integer;
-begin
-    if is_read then
-        now := intervalq._now(now);
-        perform intervalq._read_clock(now);
-    end if;
-    update intervalq.beats b set beaten = now
-    where b.number = (select x.number from intervalq.sessions x where x.id = who and x.gone is null);
-    -- A removal of this session either came before, or waits for what we have just written, and then sees it.
-    select x.number into me from intervalq.sessions x where x.id = who and x.gone is null;
-
-    lapsed := intervalq._forget_lapsed(who, now);
-    if is_read and me is not null then
-        watched := intervalq.guarded(me, now);
-    end if;
-
-    perform intervalq._free_gone(now);
-    perform intervalq.feed(now);
-    delete from intervalq.marks m where (m.queue, m.key) in (
-        select y.queue, y.key from intervalq.marks y where y.until <= now order by y.until limit 1000
-        for update skip locked
-    ) and m.until <= now;
-    perform intervalq._sweep(now);
-
-    select (select count(*) from intervalq.tasks t where t.session = me)
-        + (select coalesce(sum(r.size), 0) from intervalq.ranges r where r.session = me) into held;
-    return jsonb_build_array(me is not null, held, lapsed, watched);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.begin_session(who text, host text, pid bigint, consumer text, expiry bigint, now bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '4s'
-    AS $$
-declare
-    me integer;
-begin
-    now := intervalq._now(now);
-    insert into intervalq.sessions as s (id, host, pid, consumer, expiry, started)
-    values (who, host, pid, consumer, expiry, now)
-    on conflict (id) do update set
-        host = excluded.host, pid = excluded.pid, consumer = excluded.consumer, expiry = excluded.expiry,
-        started = excluded.started, gone = null
-    returning s.number into me;
-    insert into intervalq.beats (number, beaten) values (me, now)
-    on conflict (number) do update set beaten = excluded.beaten;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.end_session(who text, now bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '4s'
     SET enable_seqscan TO 'off'
-    AS $$
-declare
-    s intervalq.sessions;
-begin
-    if now is null then
-        now := intervalq._now(now);
-        perform intervalq._read_clock(now);
-    end if;
-    select x.* into s from intervalq.sessions x where x.id = who;
-    if not found then
-        return false;
-    elsif s.gone is null then
-        perform intervalq._forget(s.number, true, now);
-    else
-        perform intervalq._free(s, now);
-    end if;
-    return exists (select from intervalq.tasks t where t.session = s.number);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.enqueue(queue text, value jsonb, id text DEFAULT NULL::text, key text DEFAULT NULL::text, at timestamp with time zone DEFAULT NULL::timestamp with time zone, dedupe_key text DEFAULT NULL::text, dedupe_for interval DEFAULT '00:05:00'::interval, delay interval DEFAULT '00:00:00'::interval, inbox integer DEFAULT NULL::integer, replace boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    uuid constant uuid := case when enqueue.id is null then intervalq._uuid() else intervalq._id(enqueue.id) end;
-    l intervalq.line;
-begin
-    if queue is null or queue = '' or value is null then
-        raise exception 'a task has a queue and a value: give both' using errcode = '22004';
-    elsif starts_with(id, 'plain-') then
-        raise exception 'ids that begin with plain- are those of plain tasks: give another one' using errcode = 'IQ010';
-    end if;
-    for l in
-        select m.* from intervalq.modify(jsonb_build_object(
-            'session', '', 'force', false, 'changes', '[]'::jsonb, 'deletes', '[]'::jsonb, 'depends', '[]'::jsonb,
-            'inserts', jsonb_build_array(jsonb_build_array(
-                uuid, case when uuid::text <> enqueue.id then enqueue.id end, queue, value::text, key,
-                (extract(epoch from at) * 1000000)::bigint, (extract(epoch from delay) * 1000000)::bigint, 0, '',
-                false, dedupe_key,
-                case when dedupe_key is null then 0 else (extract(epoch from dedupe_for) * 1000000)::bigint end,
-                inbox, replace
-            ))
-        ), null) as m
-    loop
-        if l.kind = 'D' then
-            raise exception 'task % exists already', enqueue.id using errcode = 'IQ010';
-        elsif l.kind = 'F' then
-            raise exception 'the inbox of key % of queue % is full', key, queue using errcode = 'IQ011';
-        end if;
-        return case when l.kind = 'e' then l.key else l.id end;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.feed(now bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '4s'
-    AS $$
-declare
-    u record;
-begin
-    now := intervalq._now(now);
-    for u in delete from intervalq.unfed x where x.ctid = any (array(
-        select y.ctid from intervalq.unfed y order by y.queue, y.key limit 1000 for update skip locked
-    )) returning x.queue, x.key
-    loop
-        perform pg_advisory_xact_lock(intervalq._lock('k', u.queue, u.key));
-        if intervalq._feed(u.queue, u.key, now) is not null then
-            perform intervalq._wake(array[u.queue]);
-        end if;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.guarded(me integer, now bigint) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '4s'
     SET enable_seqscan TO 'off'
-    AS $$
-declare
-    next integer;
-    n integer := 0;
-begin
-    loop
-        select s.number into next from intervalq.sessions s
-        where s.gone is null and s.guarding = pg_postmaster_start_time() and s.number <> me
-        order by s.number < me, s.number limit 1;
-        if n = 0 and not exists (select from intervalq.tasks t where t.session = next)
-            and not exists (select from intervalq.ranges r where r.session = next)
-        then
-            n := -1;
-        end if;
-        exit when next is null or not pg_try_advisory_xact_lock(7310027, next);
-        perform from intervalq.beats b where b.number = next for update skip locked;
-        exit when not found;
-        if intervalq._forget(next, false, intervalq._now(now)) is not null then
-            n := greatest(n, 0) + 1;
-        end if;
-    end loop;
-    return n;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.guarding(who text) RETURNS integer
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    me integer;
-begin
-    select s.number into me from intervalq.sessions s where s.id = who and s.gone is null;
-    if me is null or not pg_try_advisory_lock(7310027, me) then
-        return null;
-    end if;
-    update intervalq.sessions s set guarding = pg_postmaster_start_time() where s.number = me;
-    return me;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.insert_plain(ids uuid[], queues text, jsons text, ats bigint[], now bigint) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '4s'
-    AS $$
-declare
-    names text[];
-    items constant text[] := string_to_array(jsons, chr(31));
-    n integer;
-begin
-    now := intervalq._now(now);
-    if ats is null and strpos(queues, chr(31)) = 0 then
-        n := intervalq._hand(queues, ids, items, now);
-        if n < cardinality(ids) then
-            insert into intervalq.tasks (id, ready, at, created, modified, queue, json)
-            select u.id, now, now, now, now, queues, u.json from unnest(ids[n + 1 :], items[n + 1 :]) as u (id, json);
-        end if;
-    else
-        names := string_to_array(queues, chr(31));
-        insert into intervalq.tasks (id, ready, at, created, modified, queue, json)
-        select u.id, coalesce(u.at, now), coalesce(u.at, now), now, now, coalesce(u.queue, queues), u.json
-        from unnest(
-            ids, items, ats, case when cardinality(names) > 1 then names end
-        ) as u (id, json, at, queue);
-        names := array(
-            select distinct coalesce(u.queue, queues)
-            from unnest(ids, ats, case when cardinality(names) > 1 then names end) as u (id, at, queue)
-            where coalesce(u.at, now) <= now + 5000000
-        );
-        perform intervalq._wake(names);
-    end if;
-    return now;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.live_sessions() RETURNS TABLE(id text, host text, pid bigint, consumer text, expiry bigint, started bigint, beaten bigint)
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    select s.id, s.host, s.pid, s.consumer, s.expiry, s.started, b.beaten
-    from intervalq.sessions s join intervalq.beats b on b.number = s.number
-    where s.gone is null order by s.started, s.id;
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.modify(command jsonb, now bigint) RETURNS SETOF intervalq.line
     LANGUAGE plpgsql
@@ -1990,204 +459,29 @@ CREATE FUNCTION intervalq.modify(command jsonb, now bigint) RETURNS SETOF interv
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_bitmapscan TO 'off'
-    AS $_$
-declare
-    inserts constant jsonb := command -> 'inserts';
-    changes constant jsonb := command -> 'changes';
-    named constant uuid[] := array(
-        select (e ->> 0)::uuid from jsonb_array_elements(changes || (command -> 'deletes')) as e
-    );
-    locks constant bigint[] := intervalq._locks_of(inserts, changes, named);
-    me integer;
-    there record;
-    others record;
-    done record;
-    l intervalq.line;
-    t intervalq.tasks;
-begin
-    select s.number into me from intervalq.sessions s
-    where s.id = command ->> 'session' and s.gone is null;
-    perform intervalq._lock_lines(locks);
-    there := intervalq._named(command, named, locks);
-    -- Only `work` and `beat` note the clock: this may run in a user's transaction, which would keep others waiting.
-    now := intervalq._now(now);
-
-    others := intervalq._leave_out(inserts, there.known, now);
-    l := intervalq._refused(command, there.rows_named, there.known, there.plain, others.collisions, me, now);
-    if l.kind is null and locks <> '{}' and jsonb_path_exists(inserts, 'strict $[*] ? (@[12] != null)') then
-        l := intervalq._full_inbox(command, there.rows_named, there.known, others.left_out, now);
-    end if;
-    if l.kind is not null then
-        return next l;
-        return;
-    end if;
-
-    done := intervalq._carry_out(
-        command, there.rows_named, there.known, there.plain, named, others.left_out, now
-    );
-    foreach l in array others.lines || done.lines loop
-        if locks <> '{}' and l.kind <> 'e' and l.key is not null then
-            -- A later part of the command may have changed the task again: the last of a line may be the first now.
-            select r.* into t from intervalq.tasks r where r.id = intervalq._id(l.id);
-            if found then
-                l := intervalq._line(l.kind, t);
-            end if;
-        end if;
-        return next l;
-    end loop;
-    if done.woken <> '{}' then
-        perform intervalq._wake(done.woken);
-    end if;
-end
-$_$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.put(q text, jsons text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '4s'
-    AS $$
-declare
-    items text[] := string_to_array(jsons, chr(31));
-    n integer;
-    first constant integer := floor(random() * 16);
-    block bigint;
-    p integer;
-begin
-    -- This comes first: a session that looks for writers of numbers below some head must see this transaction before
-    -- it draws its first number.
-    perform pg_advisory_xact_lock_shared(intervalq._queue_lock(q));
-    -- Tasks that are handed to an idle session at once are ordinary ones: nobody looks for them below a head.
-    n := intervalq._hand(q, null, items, intervalq._now(null));
-    items := items[n + 1 :];
-    n := cardinality(items);
-    for c in 0 .. (n + 999) / 1000 - 1 loop
-        block := nextval('intervalq.plain_blocks') * 1024;
-        p := (first + c) % 16;
-        insert into intervalq.plain (queue, part, number, json)
-        select q, p, block + u.i, u.json
-        from unnest(items[c * 1000 + 1 : c * 1000 + 1000]) with ordinality as u (json, i);
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.stats(names text[], prefixes text[], most bigint, now bigint) RETURNS TABLE(name text, size bigint, claimed bigint, ready bigint, future bigint, inbox bigint, most_claims integer, exact boolean)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    bound constant bigint := 10000;
-    few constant bigint := 2000;
-    holders constant integer[] := intervalq._holders();
-    queues constant text[] := array(
-        select distinct u.q collate "C" from intervalq._queues(names, prefixes, holders) as u (q) order by 1
-    );
-    at_once constant integer := greatest(1, least(most, 1000));
-    bounds bigint[];
-    c record;
-    about jsonb;
-    guess bigint[];
-    returned bigint := 0;
-begin
-    now := intervalq._now(now);
-    for i in 1 .. cardinality(queues) by at_once loop
-        for c in
-            select x.* from intervalq._counts(
-                queues[i : i + at_once - 1], array_fill(few, array[5]), holders, now
-            ) as x
-        loop
-            exit when returned >= most;
-            exact := few >= all (c.seen);
-            if not exact then
-                about := coalesce(about, intervalq._sampled(now));
-                guess := array(select coalesce((about -> c.queue ->> n)::bigint, 0) from generate_series(0, 4) as n);
-                -- Counting up to the bound takes longer than all the rest: skip it where there surely are more.
-                bounds := array(
-                    select case when u.n <= few then few when u.g > 4 * bound then 0 else bound end
-                    from unnest(c.seen, guess) with ordinality as u (n, g, o) order by u.o
-                );
-                select x.* into c from intervalq._counts(array[c.queue], bounds, holders, now) as x;
-                select array_agg(case when u.n <= u.most then u.f else greatest(u.f, u.g) end order by u.o),
-                    bool_and(u.n <= u.most)
-                into c.found, exact
-                from unnest(c.seen, c.found, bounds, guess) with ordinality as u (n, f, most, g, o);
-            end if;
-            name := c.queue;
-            ready := c.found[1] + greatest(0, c.found[4] - c.ranged);
-            future := c.found[2];
-            inbox := c.found[3];
-            claimed := c.found[5] + c.ranged;
-            most_claims := coalesce(c.most_claims, 0);
-            size := ready + future + inbox + claimed;
-            if size > 0 then
-                returned := returned + 1;
-                return next;
-            end if;
-        end loop;
-    end loop;
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.tasks_of(q text, ids uuid[], who text, most bigint, with_values boolean) RETURNS SETOF intervalq.line
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan'
-    AS $_$
-declare
-    n bigint;
-begin
-    if ids is not null then
-        return query
-            select 't', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
-                case when with_values then t.json else 'null' end, t.key, t.place, t.waiting, s.id, t.until,
-                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
-            from unnest(ids) with ordinality as u (id, o)
-            join (
-                select x.* from intervalq.tasks x where x.id = any (ids)
-                union all
-                select x.* from intervalq._find_plain(ids) as f
-                join intervalq.plain p on p.queue = f.queue and p.part = f.part and p.number = f.number,
-                    lateral intervalq._plain_task(p, p.xmin) as x
-            ) as t on t.id = u.id left join intervalq.sessions s on s.number = t.session
-            where (q is null or t.queue = q) and (who is null or s.id = who)
-            order by u.o limit most;
-    else
-        return query execute
-            'select ''t'', coalesce(t.own, t.id::text), t.version, t.queue, t.at,
-                case when $4 then t.json else ''null'' end, t.key, t.place, t.waiting, s.id, t.until,
-                t.claims, t.attempt, t.error, t.created, t.modified, t.dedupe, t.dedupe_for, t.begun, t.alone
-            from intervalq.tasks t left join intervalq.sessions s on s.number = t.session where true'
-            || case
-                when who is not null then
-                    ' and t.session = (select x.number from intervalq.sessions x where x.id = $2)'
-                when q is not null and most is not null then
-                    ' and t.ctid = any (array(select f from intervalq._first_of($1, $3) as f))'
-                else '' end
-            || case when q is null then '' else ' and t.queue = $1' end
-            || ' order by t.at, coalesce(t.own, t.id::text) collate "C" limit $3'
-            using q, who, most, with_values;
-        get diagnostics n = row_count;
-        if who is null and (most is null or n < most) then
-            return query select l.* from (
-                select p.*, p.xmin as inserted from intervalq.plain p
-                where q is null or p.queue = q order by p.queue, p.part, p.number limit most - n
-            ) as p, lateral intervalq._line('t', intervalq._plain_task(
-                row(p.queue, p.part, p.number, case when with_values then p.json else 'null' end)::intervalq.plain,
-                p.inserted
-            )) as l;
-        end if;
-    end if;
-end
-$_$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.unguarded(me integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    update intervalq.sessions s set guarding = null where s.number = me;
-    perform pg_advisory_unlock(7310027, me);
-end
-$$;
+    AS $$$$;
 
 CREATE FUNCTION intervalq.work(who text, ids uuid[], versions integer[], parts jsonb, finished jsonb, queues text[], wanted integer, lease bigint, most bigint, idle boolean, sinces bigint[], since_ids uuid[], begins integer, begun uuid[], now bigint) RETURNS SETOF intervalq.line
     LANGUAGE plpgsql
@@ -2198,66 +492,7 @@ CREATE FUNCTION intervalq.work(who text, ids uuid[], versions integer[], parts j
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_bitmapscan TO 'off'
-    AS $$
-declare
-    me integer;
-    mine text;
-    ahead bigint := 0;           -- see `_read_clock`
-    since bigint;
-    is_read constant boolean := now is null;
-    settled record;
-    l intervalq.line;
-begin
-    select s.number, s.consumer into me, mine from intervalq.sessions s where s.id = who and s.gone is null;
-    now := intervalq._now(now);
-    -- A call would cost more than this look, which usually shows that there is nothing to do.
-    if is_read and not exists (
-        select from intervalq.clock c where now between c.seen - 1000000 and c.seen + 1000000 and now >= c.since + c.behind
-    ) then
-        select c.ahead, c.since into ahead, since from intervalq._read_clock(now) as c;
-    end if;
-
-    l.kind := 'h';
-    l.created := now;
-    l.claims := case when me is null then 0 end;
-    if ids is not null or parts is not null or finished is not null then
-        settled := intervalq._settle_all(ids, versions, parts, finished, me, now);
-        if l.claims = 0 or settled.lost <> '{}' or settled.lost_ranges <> '{}' then
-            l.claims := coalesce(l.claims, 1);
-            l.json := json_build_object('lost', settled.lost, 'ranges', settled.lost_ranges);
-        end if;
-    end if;
-    if cardinality(begun) > 0 and me is not null then
-        update intervalq.tasks t set attempt = t.attempt + 1, begun = true
-        where t.id = any (work.begun) and t.session is not distinct from me and not t.begun;
-    end if;
-
-    if me is not null and cardinality(queues) > 0 and wanted > 0 then
-        if most is not null then
-            wanted := intervalq._room(mine, most, wanted);
-        end if;
-        if ahead > 0 and wanted > 0 then
-            perform intervalq._catch_up(queues, wanted, now, ahead, since);
-        end if;
-        if wanted > 0 then
-            return query select c.* from intervalq._claim(
-                who, me, queues, wanted, lease, most, idle, sinces, since_ids, begins, ahead, now
-            ) as c;
-        end if;
-        if lease <= 0 and wanted > 0 then
-            -- Ready again at once, but not for this same claim.
-            update intervalq.tasks t set ready = now + lease
-            where t.session = me and t.ready is null and t.until = now + lease and t.modified = now;
-        end if;
-    end if;
-    if ids is not null or parts is not null or finished is not null then
-        if settled.woken <> '{}' then
-            perform intervalq._wake(settled.woken);
-        end if;
-    end if;
-    return next l;
-end
-$$;
+    AS $$$$;
 
 CREATE TABLE intervalq.beats (
     number integer NOT NULL,

@@ -1,7 +1,8 @@
-"""The stores without a server, in several processes, on a platform without the names of POSIX."""
+"""Stores without a server, and commands, in processes without what only the platforms of POSIX have."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,8 @@ from intervalq.store import open_store
 
 PROCESSES, STEPS = 4, 60
 
-PROGRAM = f"""
-import os, signal, sys
+WITHOUT_POSIX = """
+import os, select, signal, sys
 import filelock  # which has a lock on every platform; here it is that of this one
 import asyncio, platform, random, threading, logging, concurrent.futures, multiprocessing
 
@@ -29,7 +30,12 @@ for name in (
         delattr(os, name)
 for name in ("SIGKILL", "SIGHUP", "SIGUSR1"):
     delattr(signal, name)
+asyncio.SelectorEventLoop.add_signal_handler = asyncio.AbstractEventLoop.add_signal_handler  # not implemented
+del select.poll
+"""
 
+PROGRAM = f"""
+{WITHOUT_POSIX}
 import anyio
 import intervalq, intervalq.sync
 from intervalq.rules import Advance, Settings
@@ -57,6 +63,15 @@ if sys.argv[1].startswith(("sqlite", "memory")):
 from intervalq_stores._files import lock
 assert not lock.WAITS_IN_LINE
 print("ended")
+"""
+
+COMMAND = f"""
+{WITHOUT_POSIX}
+import anyio
+from intervalq.cli import main
+
+anyio.wait_readable = None  # for sockets only
+main()
 """
 
 
@@ -88,3 +103,25 @@ def test_processes_take_their_turns(kind: str, tmp_path: Path) -> None:
 
     assert anyio.run(ticket) == PROCESSES * STEPS
     assert (tmp_path / f"{Path(url).name}.gate").exists(), "those who waited did so behind a gate"
+
+
+def test_commands_change_many_tasks_until_ctrl_c(tmp_path: Path) -> None:
+    def begin(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", COMMAND, "tasks", *words, "--store", str(tmp_path / "state.db")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    assert begin("insert", "q").communicate("1\n2\n3\n") == ("3 tasks inserted\n", "")
+    assert begin("move", "--queue", "q", "--all", "--to", "r").communicate() == ("3 tasks moved to r\n", "")
+    process = begin("insert", "q", "--follow-up", "q", "0")
+    assert process.stdin is not None
+    assert process.stderr is not None
+    with process:
+        process.stdin.write("1\n" * 100_000)  # more than a pipe holds: it reads
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert "stopping" in process.stderr.readline()
+        process.stdin.close()
+        assert process.wait() == 130
+        assert "interrupted: nothing was inserted" in process.stderr.read()

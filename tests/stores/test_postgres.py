@@ -70,8 +70,8 @@ async def test_every_step_is_a_hot_update(url: str) -> None:
     async with aclosing(PostgresStore(url)) as store:
         for turn in range(300):
             await store.apply(f"q{turn % 3}", NEW)
-        assert store._connection is not None
-        await store._connection.execute("select pg_stat_force_next_flush()")
+        assert store._pool.idle
+        await store._pool.idle[0].execute("select pg_stat_force_next_flush()")
         counts = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'queues'"
         [(updates, hot)] = sql(url, counts)
     assert updates == 297

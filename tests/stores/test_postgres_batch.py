@@ -17,6 +17,7 @@ from faults.proxy import Fault, Proxy, proxied
 from intervalq import errors
 from intervalq.rules import Advance, Answer, Configure, Inspect, Settings
 from intervalq.store import stopwatch
+from intervalq_stores.postgres import _pool
 from intervalq_stores.postgres import queues as postgres_queues
 from intervalq_stores.postgres.queues import PostgresStore
 from stores import postgres_sessions
@@ -286,7 +287,7 @@ async def test_the_same_queues_in_another_order_do_not_wait_for_each_other(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no deadlock, which would raise an error here, because nothing is repeated."""
-    monkeypatch.setattr(postgres_queues, "_TURNS", 1)
+    monkeypatch.setattr(_pool, "_TURNS", 1)
     queues = some(80)
     async with aclosing(PostgresStore(url)) as one, aclosing(PostgresStore(url)) as two:
         await one.names()

@@ -32,7 +32,11 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(("number", "own"), [(6, []), (7, OWN), (10, OWN), (11, OWN)])
 async def test_keys_and_their_queue_go_on(number: int, own: list[str], empty_postgres_url: str) -> None:
-    """Files as `pg_dump` wrote them from databases of these versions; keys a and b have begun three jobs."""
+    """Keys a and b have begun three jobs.
+
+    The files are what `pg_dump` wrote of databases of these versions, but functions have no bodies, because
+    all are replaced.
+    """
     url = empty_postgres_url
     async with aclosing(PostgresStore(url)) as store:
         await store.names()

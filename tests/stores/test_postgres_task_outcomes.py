@@ -26,7 +26,7 @@ from intervalq.tasks.rules import (
     Work,
 )
 from intervalq.tasks.store import Isolation
-from intervalq_stores.postgres._task_statements import Asked
+from intervalq_stores.postgres._task.statements import Asked
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from stores import postgres_sessions
 from stores.postgres_sessions import ME, sql
@@ -145,7 +145,7 @@ async def test_who_leaves_while_the_store_is_busy_leaves_nothing_behind(
     store: PostgresTaskStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller leaves at once, and its row is removed all the same."""
-    monkeypatch.setattr("intervalq_stores.postgres._awaited._PARTING", 0.0)
+    monkeypatch.setattr("intervalq_stores.postgres._task.awaited._PARTING", 0.0)
     async with store._turns:
         async with store.awaited(["a"]):
             await store._turns.acquire()  # the last one

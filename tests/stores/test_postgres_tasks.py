@@ -24,7 +24,7 @@ from intervalq.tasks.rules import (
 from intervalq.tasks.store import Following, Guarding, Ranging, SharingKeys, Transactional, Waking
 from intervalq.testing import RangingTaskSuite, TaskSuite, TransactionalTaskSuite, WakingTaskSuite
 from intervalq_stores.postgres._schema import statements
-from intervalq_stores.postgres._task_statements import uuid_of
+from intervalq_stores.postgres._task.statements import uuid_of
 from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
 from stores import postgres_sessions
 from stores.postgres_sessions import CANARY, begun, caught, claim, inserts, sql
@@ -95,7 +95,7 @@ async def test_statements_are_prepared_on_the_server_s_own_connections(url: str,
             await begun(store, session)
             for _ in range(3):
                 await claim(store, session)
-            [connection] = store._idle
+            [connection] = store._pool.idle
             asked = (
                 b"select count(*) > 0 from pg_prepared_statements where statement like '%intervalq.work(%'"
             )

@@ -25,8 +25,8 @@ from intervalq.tasks.rules import (
     Select,
     Work,
 )
-from intervalq_stores.postgres import tasks as postgres_tasks
-from intervalq_stores.postgres._task_statements import uuid_of
+from intervalq_stores.postgres import _pool
+from intervalq_stores.postgres._task.statements import uuid_of
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from stores import postgres_sessions
 from stores.postgres_sessions import begun, caught, sql, until
@@ -179,7 +179,7 @@ async def test_many_sessions_end_parts_of_the_same_batches_at_once(store: Postgr
 @pytest.fixture
 def unrepeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that the server ends because of a deadlock is an error at once."""
-    monkeypatch.setattr(postgres_tasks, "_TURNS", 1)
+    monkeypatch.setattr(_pool, "_TURNS", 1)
 
 
 def _sorted(*ids: str) -> list[str]:

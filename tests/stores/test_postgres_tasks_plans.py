@@ -11,7 +11,7 @@ import pytest
 
 from intervalq.tasks.rules import DAY, Delete, Insert, Modify, Select, Work
 from intervalq_stores.postgres._schema import statements
-from intervalq_stores.postgres._task_statements import uuid_of
+from intervalq_stores.postgres._task.statements import uuid_of
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from stores import postgres_sessions
 from stores import watched as million

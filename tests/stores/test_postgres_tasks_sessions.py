@@ -131,7 +131,7 @@ async def test_a_dead_process_is_seen_by_the_next_of_the_ring(url: str, store: P
         seen = [await watches[name](0) for name in names]
         assert seen == [Watched(removed=False, is_idle=name != "b") for name in names]
         for name in "bc":
-            line = store._direct._lines[name].connection.info.backend_pid
+            line = store._direct._sessions[name].connection.info.backend_pid
             assert sql(url, "select pg_terminate_backend(%s, 5000)", line) == [(True,)]
         assert not (await watches["d"](0)).removed
         assert (await watches["a"](0)).removed
@@ -253,7 +253,7 @@ async def test_no_insert_is_missed_by_one_who_becomes_idle_in_that_moment(
 async def test_a_lost_connection_is_told_to_who_waits_on_it(url: str, store: PostgresTaskStore) -> None:
     await begun(store, "s")
     async with store.wakeups("s") as woken:
-        line = store._direct._lines["s"].connection.info.backend_pid
+        line = store._direct._sessions["s"].connection.info.backend_pid
         sql(url, "select pg_terminate_backend(%s, 5000)", line)
         assert type(await caught(woken())) is errors.StoreUnavailable
         async with store.wakeups("s") as again:  # by a new one

@@ -26,7 +26,7 @@ from intervalq.tasks.rules import (
     Work,
 )
 from intervalq_stores.postgres import tasks as postgres_tasks
-from intervalq_stores.postgres._task_statements import uuid_of
+from intervalq_stores.postgres._task.statements import uuid_of
 from intervalq_stores.postgres.tasks import PostgresTaskStore
 from servers import free_port
 from stores import postgres_sessions

@@ -73,7 +73,10 @@ ROWS: Final = (
         )
     ),
 )
-"""The tasks of each of the files `tasks_layout_*`; session `old` lives, and `lost` has lapsed."""
+"""The tasks of each of the files `tasks_layout_*`; session `old` lives, and `lost` has lapsed.
+
+In those for Postgres, functions have no bodies: the tables are upgraded, and all functions replaced.
+"""
 
 OPENING: Final = """
 import sys, anyio
@@ -218,14 +221,15 @@ on_postgres: Final = pytest.mark.parametrize("layout", [1, 2, 3, 4, 5, 6, 7])
 
 
 def _shape(url: str) -> list[tuple[Any, ...]]:
-    """The columns, indexes, types and functions of the tasks; the order of columns doesn't matter."""
+    """The columns, indexes, types and functions, with their bodies; the order of columns doesn't matter."""
     return sql(
         url,
         "select table_name, column_name, data_type, is_nullable, coalesce(column_default, ''), collation_name"
         " from information_schema.columns where table_schema = 'intervalq'"
         " union select tablename, indexname, indexdef, '', '', '' from pg_indexes"
         " where schemaname = 'intervalq'"
-        " union select proname, pg_get_function_arguments(oid), pg_get_function_result(oid), '', '', ''"
+        " union select proname, pg_get_function_arguments(oid), pg_get_function_result(oid), prosrc,"
+        " pg_get_function_sqlbody(oid), ''"
         " from pg_proc where pronamespace = 'intervalq'::regnamespace"
         " union select relname, attname, format_type(atttypid, atttypmod), '', '', '' from pg_attribute"
         " join pg_class on pg_class.oid = attrelid and relkind = 'c'"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from intervalq.cli._run.jobs import MAX_LINE, BadLine
 
 _CHUNK: Final = 1 << 16
+_WATCHES_FILES: Final = hasattr(select, "poll")
+"""Whether an event loop can watch files other than sockets, which is not so on Windows."""
 
 
 class Input:
@@ -53,6 +57,8 @@ class Input:
     async def _chunk(self) -> bytes:
         if self.regular:
             await anyio.lowlevel.checkpoint()
+        elif not _WATCHES_FILES:
+            return await anyio.to_thread.run_sync(os.read, self._file, _CHUNK, abandon_on_cancel=True)
         else:
             try:
                 await anyio.wait_readable(self._file)

@@ -13,7 +13,7 @@ import click
 from intervalq._hours.zone import shown
 from intervalq._show import as_json, bare_table, escaped, print_table
 from intervalq._watch.reader import tasks_at
-from intervalq._watch.rows import what_it_does
+from intervalq._watch.rows import missed, what_it_does
 from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
 from intervalq.errors import ScheduleNotFound
@@ -83,7 +83,10 @@ def _on(store: str | None, action: Callable[[Kind], Awaitable[R]]) -> list[R]:
 def list_(store: str | None, *, as_json_: bool) -> None:
     """List all schedules, with their last and next times.
 
-    With --json, each schedule is one line.
+    The column "missed" counts the times since the last one that did not fire. Those that a process let pass
+    are skipped: the function still ran, or they came too late. Those that no process has taken up are
+    overdue: none runs the schedule. Times are in the zone of the schedule. With --json, each schedule is one
+    line.
     """
     both = _on(store, lambda schedules: schedules.inspect_all())
     found = sorted((info for some in both for info in some), key=lambda info: info.name)
@@ -92,7 +95,7 @@ def list_(store: str | None, *, as_json_: bool) -> None:
             click.echo(as_json(_as_dict(info)))
     elif found:
         made = bare_table()
-        for column in ("schedule", "occurs", "does", "state", "last", "next"):
+        for column in ("schedule", "occurs", "does", "state", "last", "missed", "next"):
             made.add_column(column, no_wrap=True)
         for info in found:
             state = "paused" if info.paused else "running" if info.running else "waiting"
@@ -103,7 +106,7 @@ def list_(store: str | None, *, as_json_: bool) -> None:
             state, ran = (state + where, "") if info.running else (state, where)
             last = _time(info.last) + ran
             does = what_it_does(info)
-            made.add_row(escaped(info.name), escaped(info.plan), does, state, last, upcoming)
+            made.add_row(escaped(info.name), escaped(info.plan), does, state, last, missed(info), upcoming)
         print_table(made)
     else:
         click.echo("no schedules")
@@ -193,4 +196,6 @@ def _time(time: datetime | None, *beside: datetime) -> str:
 
 def _as_dict(info: ScheduleInfo) -> dict[str, Any]:
     last = None if info.last is None else info.last.isoformat()
-    return info._asdict() | {"last": last, "upcoming": [time.isoformat() for time in info.upcoming]}
+    times = {"upcoming": info.upcoming, "skipped": info.skipped, "overdue": info.overdue}
+    lists = {key: [time.isoformat() for time in some] for key, some in times.items()}
+    return info._asdict() | {"last": last} | lists

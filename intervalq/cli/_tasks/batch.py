@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
@@ -30,16 +31,31 @@ class Interrupt:
     async def heed(
         self, scope: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Wait for signals, in the background; the second one cancels `scope`."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        """Handle signals, in the background; the second one cancels `scope`.
+
+        It uses Python's signal handlers: those of the event loop don't exist on Windows.
+        """
+        loop = asyncio.get_running_loop()
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            del frame
+            loop.call_soon_threadsafe(self._interrupt, number, scope)
+
+        before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
             task_status.started()
-            async for received in signals:
-                if self.by is not None:
-                    scope.cancel()
-                    return
-                self.by = int(received)
-                self._came.set()
-                warn("stopping after this step; a second Ctrl-C stops at once")
+            await anyio.sleep_forever()
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)
+
+    def _interrupt(self, number: int, scope: anyio.CancelScope) -> None:
+        if self.by is not None:
+            scope.cancel()
+            return
+        self.by = number
+        self._came.set()
+        warn("stopping after this step; a second Ctrl-C stops at once")
 
     async def or_until(self, function: Callable[[], Awaitable[T]]) -> T | None:
         """The function's result, or None if a signal comes first or the stream that it reads has ended."""

@@ -17,6 +17,11 @@ from intervalq.schedules._times.cron import checked_cron, next_fires
 
 _MILLISECOND: Final = 1_000
 _MINUTE: Final = 60_000_000
+_START: Final = 1_000_000
+"""How late an occurrence may start before it counts as missed."""
+
+MOST_TIMES: Final = 100
+"""How many times of a schedule are listed that did not fire."""
 _LAST: Final = 250_000_000_000_000_000
 """The year 9892: nothing occurs after it, because times end with the year 9999."""
 
@@ -125,6 +130,18 @@ class Plan:
             if len(found) >= most or begin <= after:
                 return found[-most:]
             until, width = begin, 2 * width
+
+    def times(self, after: int, until: int) -> tuple[datetime, ...]:
+        """The times after one instant and up to another: at most the last 100."""
+        return tuple(self.time(instant) for instant in self.latest(after, until, MOST_TIMES))
+
+    def overdue(self, name: str, after: int, now: int) -> tuple[datetime, ...]:
+        """The times of this schedule after an instant that should have fired by now: at most the last 100.
+
+        A start takes its time, so those that became due within the last second aren't among them.
+        """
+        found = self.latest(after, now - _START, MOST_TIMES)
+        return tuple(self.time(instant) for instant in found if self.due(name, instant) <= now - _START)
 
     def _between(self, after: int, until: int, most: int) -> list[int] | None:
         """The occurrences after one instant and up to another; None: there are more than `most`."""

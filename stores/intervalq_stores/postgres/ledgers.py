@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from intervalq.errors import StoreError
 from intervalq.ledger.rules import (
@@ -29,13 +29,10 @@ from intervalq.ledger.rules import (
     Verdict,
 )
 from intervalq_stores.postgres._connection import Server
+from intervalq_stores.postgres._pool import Lines, Pool
 from intervalq_stores.postgres._schema import Schema
 
-if TYPE_CHECKING:
-    from intervalq_stores.postgres._connection import Connection
-
 T = TypeVar("T")
-Lines: TypeAlias = list[tuple[Any, ...]]
 
 SCHEMA: Final = 1
 """The version of the ledgers in schema `intervalq`; ledgers.sql says when to increment it."""
@@ -46,7 +43,6 @@ _SWEEP: Final = b"select intervalq.ledger_sweep(10000)"
 _PATIENCE: Final = 5.0  # seconds that a call may take in all; above the lock's limit in ledgers.sql
 _LOOKING: Final = 60.0  # seconds that a query may take
 _SWEEPING: Final = 2.0  # seconds that a drop removes rows, which others do later
-_TURNS: Final = 6
 _AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
 
 
@@ -60,7 +56,7 @@ class PostgresLedgerStore:
         self._server = Server(url, schema)
         self.url = self._server.url
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._idle: list[Connection] = []
+        self._pool = Pool(self._server, _AT_ONCE)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -80,9 +76,7 @@ class PostgresLedgerStore:
 
     async def aclose(self) -> None:
         """See `LedgerStore.aclose`."""
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            await connection.close()
+        await self._pool.aclose()
 
     async def _sweep(self) -> None:
         end = time.monotonic() + _SWEEPING
@@ -103,20 +97,7 @@ class PostgresLedgerStore:
     async def _ask(self, sql: bytes, values: tuple[object, ...]) -> Lines:
         """The rows of a statement. It is repeated only if it was certainly not done."""
         async with self._turns:
-            return await self._server.retried(lambda whole: self._ask_once(sql, values, whole=whole), _TURNS)
-
-    async def _ask_once(self, sql: bytes, values: tuple[object, ...], *, whole: bool) -> Lines:
-        # Taken out while in use, so that after any failure nobody else reads its answer.
-        connection = self._idle.pop() if self._idle and whole else await self._server.open(whole=whole)
-        try:
-            async with connection.cursor(binary=True) as cursor:
-                await cursor.execute(sql, values, prepare=False)
-                rows = await cursor.fetchall()
-        except BaseException:
-            await connection.close()
-            raise
-        self._idle.append(connection)
-        return rows
+            return await self._pool.rows(sql, *values)
 
     def _error(self, error: Exception) -> StoreError:
         return self._server.error_of_values(error, "2**63")

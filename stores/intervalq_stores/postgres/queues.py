@@ -16,13 +16,10 @@ from intervalq.keyed import Common, KeyedAnswer, Place, shown
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
 from intervalq.store import StoredSchedules, Swapped, stopwatch
 from intervalq_stores.postgres._advice import LOOK, OLD
-from intervalq_stores.postgres._connection import (
-    Ear,
-    Server,
-    is_pooled,
-    sqlstate,
-)
+from intervalq_stores.postgres._connection import Server, is_pooled, sqlstate
 from intervalq_stores.postgres._connection import driver as _driver
+from intervalq_stores.postgres._listener import Listener
+from intervalq_stores.postgres._pool import Pool
 from intervalq_stores.postgres._queue_batch import Batcher, Step
 from intervalq_stores.postgres._schema import Schema
 from intervalq_stores.postgres._tls import rights, way
@@ -36,7 +33,6 @@ SCHEMA: Final = 13
 """The version of schema `intervalq` that this file needs; queues.sql says when to increment it."""
 
 _PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql
-_TURNS: Final = 5
 
 _APPLY: Final = b"select intervalq.apply(%s, %s, %s, %s)"
 _APPLY_ALL: Final = b"select intervalq.apply_all(%s, %s)"
@@ -70,7 +66,7 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self._server = Server(url, Schema("queues", SCHEMA, "intervalq.version", _VERSION))
         self.url = self._server.url
-        self._connection: Connection | None = None
+        self._pool = Pool(self._server, 1)
         self._steps = Batcher(self._apply)
         self._schedules = PostgresSchedules(url)
 
@@ -128,9 +124,7 @@ class PostgresStore:
         """See `Store.aclose`."""
         await self._steps.idle()
         await self._schedules.close()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        await self._pool.aclose()
 
     @asynccontextmanager
     async def wakeups(self, queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -142,19 +136,19 @@ class PostgresStore:
                 yield anyio.sleep_forever
                 return
             channel = f"intervalq_{hashlib.sha256(queue.encode()).hexdigest()[:40]}"
-            ear = Ear(connection, _driver().Error, channel)
-            await self._within(ear.listen())
+            listener = Listener(connection, _driver().Error, channel)
+            await self._within(listener.listen())
 
             async def woken() -> None:
                 try:
-                    await ear.heard()
+                    await listener.heard()
                 except _driver().Error as error:
                     raise self._server.error(error) from error
 
             try:
                 yield woken
             finally:
-                ear.close()
+                listener.close()
         finally:
             await connection.close()
 
@@ -218,26 +212,13 @@ class PostgresStore:
 
     async def _ask(self, sql: bytes, values: Sequence[object] = ()) -> _Rows:
         """The rows of one statement. It is repeated only if it was certainly not done."""
-        return await self._server.retried(lambda whole: self._ask_once(sql, values, whole=whole), _TURNS)
 
-    async def _ask_once(self, sql: bytes, values: Sequence[object], *, whole: bool) -> _Rows:
-        # Taken out while in use, so that after any failure nobody else reads its answer.
-        connection, self._connection = self._connection, None
-        connection = connection or await self._server.open(whole=whole)
-        try:
+        async def ask(connection: Connection) -> _Rows:
             sent = stopwatch()
             rows = await (await connection.execute(sql, values)).fetchall()
-            received = stopwatch()
-        except BaseException:
-            await connection.close()
-            raise
-        await self._keep(connection)
-        return _Rows(rows, sent, received)
+            return _Rows(rows, sent, stopwatch())
 
-    async def _keep(self, connection: Connection) -> None:
-        spare, self._connection = self._connection, connection
-        if spare is not None:  # two were in use at the same time
-            await spare.close()
+        return await self._pool.run(ask)
 
     def _error(self, error: Exception, queue: str) -> StoreError:
         """The store's error for one of the driver."""

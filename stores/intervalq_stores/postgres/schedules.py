@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from intervalq.store import StoredSchedules, Swapped
 from intervalq_stores.postgres._connection import Server
+from intervalq_stores.postgres._pool import Lines, Pool
 from intervalq_stores.postgres._schema import Schema
-
-if TYPE_CHECKING:
-    from intervalq_stores.postgres._connection import Connection
 
 SCHEMA: Final = 1
 """The version of the schedules in schema `intervalq`; schedules.sql says when to increment it."""
@@ -19,7 +17,6 @@ _VERSION: Final = b"select number from intervalq.schedules_version"
 _READ: Final = b"select * from intervalq.schedule_texts(%s::text[], %s::bigint)"
 _SWAP: Final = b"select * from intervalq.schedule_swap(%s::text, %s::text, %s::text, %s::bigint, %s::bigint)"
 _PATIENCE: Final = 5.0  # seconds that a call may take in all
-_TURNS: Final = 5
 
 
 class PostgresSchedules:
@@ -29,7 +26,7 @@ class PostgresSchedules:
         what = "the schedules of schema intervalq have"
         schema = Schema("schedules", SCHEMA, "intervalq.schedules_version", _VERSION, what)
         self._server = Server(url, schema)
-        self._connection: Connection | None = None
+        self._pool = Pool(self._server, 1)
 
     async def read(self, names: Collection[str] | None, now: int | None) -> StoredSchedules:
         """See `Scheduling.read_schedules`."""
@@ -45,30 +42,7 @@ class PostgresSchedules:
 
     async def close(self) -> None:
         """Close the connection; it is made again when it is needed again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        await self._pool.aclose()
 
-    async def _ask(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of one statement. It is repeated only if it was certainly not done."""
-        retried = self._server.retried(lambda whole: self._ask_once(sql, values, whole=whole), _TURNS)
-        return await self._server.within(retried, _PATIENCE)
-
-    async def _ask_once(
-        self, sql: bytes, values: tuple[object, ...], *, whole: bool
-    ) -> list[tuple[Any, ...]]:
-        # Taken out while in use, so that after any failure nobody else reads its answer.
-        connection, self._connection = self._connection, None
-        connection = connection or await self._server.open(whole=whole)
-        try:
-            rows = await (await connection.execute(sql, values)).fetchall()
-        except BaseException:
-            await connection.close()
-            raise
-        await self._keep(connection)
-        return rows
-
-    async def _keep(self, connection: Connection) -> None:
-        spare, self._connection = self._connection, connection
-        if spare is not None:  # two were in use at the same time
-            await spare.close()
+    async def _ask(self, sql: bytes, *values: object) -> Lines:
+        return await self._server.within(self._pool.rows(sql, *values), _PATIENCE)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import anyio
@@ -13,13 +14,14 @@ from intervalq.errors import StoreError, TransactionConflict
 from intervalq.tasks.rules import Beat, Command, Count, Modify, Outcomes, Row, Select, Worked
 from intervalq.tasks.store import Isolation, Watched
 from intervalq_stores.postgres._advice import advice
-from intervalq_stores.postgres._awaited import Awaited
-from intervalq_stores.postgres._connection import NO_SCHEMA, ROLLED_BACK, Server, is_pooled, sqlstate
-from intervalq_stores.postgres._direct import Direct
+from intervalq_stores.postgres._connection import ROLLED_BACK, Server, sqlstate
+from intervalq_stores.postgres._pool import Lines, Pool
 from intervalq_stores.postgres._schema import Schema
-from intervalq_stores.postgres._task_heads import Heads
-from intervalq_stores.postgres._task_pages import page
-from intervalq_stores.postgres._task_statements import Asked, Lines, ask, put, quick
+from intervalq_stores.postgres._task.awaited import Awaited
+from intervalq_stores.postgres._task.direct import Direct
+from intervalq_stores.postgres._task.heads import Heads
+from intervalq_stores.postgres._task.pages import page
+from intervalq_stores.postgres._task.statements import Asked, ask, put, quick
 
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
@@ -34,12 +36,10 @@ _VERSION: Final = b"select number from intervalq.tasks_version"
 _FEED: Final = b"select intervalq.feed(null)"
 _PATIENCE: Final = 5.0  # seconds that a call may take in all; above the lock's limit in tasks.sql
 _LOOKING: Final = 60.0  # seconds that a query of a million tasks may take
-_TURNS: Final = 6
 _MOMENTS: Final = 7  # a quarter of a second in all
 _KEPT: Final = 8  # connections of transactions
 _AT_ONCE: Final = 2  # commands; the server would not do more of them in the same time
 _EXISTS: Final = "23505"
-_VANISHED: Final = NO_SCHEMA | {"0A000"}  # or a function that a prepared statement calls was recreated
 
 
 class PostgresTaskStore:
@@ -58,8 +58,8 @@ class PostgresTaskStore:
         self.url = self._server.url
         self._heads = Heads()
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._idle: list[Connection] = []
-        self._lent: list[Connection] = []  # to transactions, whose users may have changed any setting
+        self._pool = Pool(self._server, _AT_ONCE, prepares=True)
+        self._lent = Pool(self._server, _KEPT)  # to transactions, whose users may have changed any setting
         self._known = False
         self._direct = Direct(self._server, _PATIENCE, self._ask)
         self._awaited = Awaited(self._server, _PATIENCE, self._ask)
@@ -77,8 +77,9 @@ class PostgresTaskStore:
     async def _apply(self, command: Command[A], now: int | None) -> A:
         patience = _LOOKING if isinstance(command, Select | Outcomes | Count) else _PATIENCE
         if (asked := quick(command, now)) is not None:
-            with suppress(_ExistsError):  # the slow path reports which
-                return cast("A", asked.read(await self._within(self._ask(asked), patience)))
+            lines = await self._within(self._run(partial(_lines_unless_exists, asked)), patience)
+            if lines is not None:  # otherwise the slow path reports which id exists
+                return cast("A", asked.read(lines))
         asked = ask(command, now, self._heads)
         lines = await self._within(self._ask(asked), patience)
         if isinstance(command, Beat):
@@ -102,7 +103,7 @@ class PostgresTaskStore:
     @asynccontextmanager
     async def transaction(self, isolation: Isolation) -> AsyncIterator[_Transaction]:
         """See `Transactional.transaction`."""
-        connection = self._lent.pop() if self._lent else await self._within(self._server.open())
+        connection = await self._within(self._lent.take())
         mine = _Transaction(self, connection)
         try:
             await self._within(connection.execute(_BEGIN[isolation]))
@@ -116,10 +117,7 @@ class PostgresTaskStore:
         except BaseException:
             await connection.close()
             raise
-        if len(self._lent) < _KEPT:
-            self._lent.append(connection)
-        else:
-            await connection.close()
+        await self._lent.put(connection)
         if mine.modified and isolation != "read committed":
             await self._within(self._ask(Asked(_FEED, (), _nothing)))
 
@@ -129,7 +127,7 @@ class PostgresTaskStore:
             await self._within(self._ask(Asked(b"select", (), _nothing)))
         try:
             asked = ask(command, None, self._heads)
-            lines = await self._within(_rows(connection, asked), explain=self._error_within)
+            lines = await self._within(_lines(connection, asked), explain=self._error_within)
         except UnicodeEncodeError as error:
             raise self._error(error) from error
         return cast("A", asked.read(lines))
@@ -163,10 +161,8 @@ class PostgresTaskStore:
     async def aclose(self) -> None:
         """See `TaskStore.aclose`."""
         await self._awaited.aclose()
-        idle, self._idle = [*self._idle, *self._lent], []
-        self._lent = []
-        for connection in idle:
-            await connection.close()
+        await self._pool.aclose()
+        await self._lent.aclose()
 
     # --- connections --------------------------------------------------------------------------------
 
@@ -179,39 +175,14 @@ class PostgresTaskStore:
         return await self._server.within(call, patience, explain or self._error)
 
     async def _ask(self, asked: Asked) -> Lines:
-        """The rows of a statement. It is repeated only if it was certainly not done."""
+        """The lines of a statement. It is repeated only if it was certainly not done."""
+        return await self._run(lambda connection: _lines(connection, asked))
+
+    async def _run(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
         async with self._turns:
-            return await self._server.retried(
-                lambda whole: self._ask_once(asked, whole=whole), _TURNS, _VANISHED
-            )
-
-    async def _ask_once(self, asked: Asked, *, whole: bool) -> Lines:
-        # Taken out while in use, so that after any failure nobody else reads its answer.
-        connection = self._idle.pop() if self._idle and whole else await self._open(whole=whole)
+            result = await self._pool.run(ask)
         self._known = True
-        try:
-            rows = await _rows(connection, asked)
-        except self._server.driver.Error as error:
-            if sqlstate(error) != _EXISTS:
-                await connection.close()
-                raise
-            self._idle.append(connection)
-            raise _ExistsError from error
-        except BaseException:
-            await connection.close()
-            raise
-        self._idle.append(connection)
-        return rows
-
-    async def _open(self, *, whole: bool) -> Connection:
-        connection = await self._server.open(whole=whole)
-        try:
-            if not await is_pooled(connection):  # a pooler may send each statement to another connection
-                connection.prepare_threshold = 1
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
+        return result
 
     def _error(self, error: Exception) -> StoreError:
         return self._server.error_of_values(error, "2**31")
@@ -241,10 +212,6 @@ class _Transaction:
         return await self._store.apply_on(self.connection, command)
 
 
-class _ExistsError(Exception):
-    """An id of a simple insert exists."""
-
-
 _BEGIN: Final[dict[Isolation, bytes]] = {
     "read committed": b"begin isolation level read committed",
     "repeatable read": b"begin isolation level repeatable read",
@@ -252,13 +219,23 @@ _BEGIN: Final[dict[Isolation, bytes]] = {
 }
 
 
-async def _rows(connection: Connection, asked: Asked) -> Lines:
+async def _lines(connection: Connection, asked: Asked) -> Lines:
     from psycopg.rows import tuple_row  # noqa: PLC0415 - an optional part
 
     # With our own settings, whatever the connection's user has set.
     async with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
         await cursor.execute(asked.sql, asked.values)
         return await cursor.fetchall()
+
+
+async def _lines_unless_exists(asked: Asked, connection: Connection) -> Lines | None:
+    """The lines; None: an id of a simple insert exists."""
+    try:
+        return await _lines(connection, asked)
+    except connection.Error as error:
+        if sqlstate(error) != _EXISTS:
+            raise
+        return None
 
 
 def _check_transaction(connection: Connection, url: str) -> None:

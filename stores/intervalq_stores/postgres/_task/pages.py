@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from intervalq.tasks.rules import Row
-from intervalq_stores.postgres._task_statements import Asked, Lines
+from intervalq_stores.postgres._pool import Lines
+from intervalq_stores.postgres._task.statements import Asked
 
 _PLAIN_ONES: Final = "plain"
 _FIRST_UUID: Final = "00000000-0000-0000-0000-000000000000"

@@ -40,11 +40,11 @@ from intervalq.tasks.rules import (
     Worked,
     sound,
 )
-from intervalq_stores.postgres._task_heads import Heads
-from intervalq_stores.postgres._task_kept import SEPARATOR, columns, parts_of
+from intervalq_stores.postgres._pool import Lines
+from intervalq_stores.postgres._task.heads import Heads
+from intervalq_stores.postgres._task.kept import SEPARATOR, columns, parts_of
 
 A = TypeVar("A")
-Lines = list[tuple[Any, ...]]
 
 _PLAIN: Final = re.compile(r"plain-(0|[1-9][0-9]{0,2})-([1-9][0-9]{0,17})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-79a-f][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")

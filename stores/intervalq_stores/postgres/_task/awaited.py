@@ -13,8 +13,10 @@ import anyio
 from intervalq.errors import StoreError, UnsupportedOperation
 from intervalq.tasks.store import Joined
 from intervalq_stores._waiters import Waiter, Waiters
-from intervalq_stores.postgres._connection import Ear, Server, is_pooled
-from intervalq_stores.postgres._task_statements import Asked, Lines, uuid_of
+from intervalq_stores.postgres._connection import Server, is_pooled
+from intervalq_stores.postgres._listener import Listener
+from intervalq_stores.postgres._pool import Lines
+from intervalq_stores.postgres._task.statements import Asked, uuid_of
 
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
@@ -37,7 +39,7 @@ class Awaited:
         self._parting: set[asyncio.Task[None]] = set()
         """These outlive their callers: each row that stayed would slow down the ends of other tasks."""
         self._opening = asyncio.Lock()
-        self._line: tuple[Connection, Ear] | None = None
+        self._listening: tuple[Connection, Listener] | None = None
         self._is_pooled = False
 
     @asynccontextmanager
@@ -56,40 +58,40 @@ class Awaited:
         """Close the connection; it is opened again when it is needed."""
         if self._parting:
             await asyncio.wait(self._parting, timeout=_PARTING)
-        await self._hang_up()
+        await self._disconnect()
 
-    async def _hang_up(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            connection, ear = line
-            ear.close()
+    async def _disconnect(self) -> None:
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            connection, listener = listening
+            listener.close()
             await connection.close()
 
     async def _listen(self) -> None:
         async with self._opening:
-            if self._line is not None and self._line[1].lost() is not None:
-                await self._hang_up()
-            if self._line is None and not self._is_pooled:
-                self._line = await self._open()
+            if self._listening is not None and self._listening[1].lost() is not None:
+                await self._disconnect()
+            if self._listening is None and not self._is_pooled:
+                self._listening = await self._open()
         if self._is_pooled:
             raise UnsupportedOperation(
                 self._server.url, "notices don't pass through a pooler: give the URL of the server itself"
             )
 
-    async def _open(self) -> tuple[Connection, Ear] | None:
+    async def _open(self) -> tuple[Connection, Listener] | None:
         connection = await self._server.open()
         try:
             if await is_pooled(connection):
                 self._is_pooled = True
                 await connection.close()
                 return None
-            ear = Ear(connection, self._server.driver.Error, _CHANNEL)
-            ear.on_loss = self._waiters.notify_all
-            await ear.listen(self._heard)
+            listener = Listener(connection, self._server.driver.Error, _CHANNEL)
+            listener.on_loss = self._waiters.notify_all
+            await listener.listen(self._heard)
         except BaseException:
             await connection.close()
             raise
-        return connection, ear
+        return connection, listener
 
     def _heard(self, text: str) -> bool:
         who, *uuids = text.split(" ")

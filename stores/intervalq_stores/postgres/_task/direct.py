@@ -12,8 +12,10 @@ import anyio
 from intervalq.errors import StoreError, UnsupportedOperation
 from intervalq.tasks.rules import Worked
 from intervalq.tasks.store import Watched
-from intervalq_stores.postgres._connection import Ear, Server, is_pooled
-from intervalq_stores.postgres._task_statements import Asked, Lines, handed
+from intervalq_stores.postgres._connection import Server, is_pooled
+from intervalq_stores.postgres._listener import Listener
+from intervalq_stores.postgres._pool import Lines
+from intervalq_stores.postgres._task.statements import Asked, handed
 
 if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
@@ -30,12 +32,12 @@ _LEFT: Final = b"select intervalq.unguarded(%s)"
 _GUARDED: Final = b"select intervalq.guarded(%s, null)"
 
 
-class _Line:
+class _SessionConnection:
     """The connection of one session, while somebody uses it."""
 
-    def __init__(self, connection: Connection, ear: Ear | None) -> None:
+    def __init__(self, connection: Connection, listener: Listener | None) -> None:
         self.connection = connection
-        self.ear = ear
+        self.listener = listener
         """None: a pooler is in between, so notifications and locks don't belong to this client."""
         self.looked: asyncio.Future[int] | None = None
         """Waits for the result of a heartbeat's check of guarded sessions: how many were removed."""
@@ -47,15 +49,15 @@ class Direct:
 
     def __init__(self, server: Server, patience: float, ask: Callable[[Asked], Awaitable[Lines]]) -> None:
         self._server, self._patience, self._ask = server, patience, ask
-        self._lines: dict[str, _Line] = {}
+        self._sessions: dict[str, _SessionConnection] = {}
         self._opening = asyncio.Lock()
 
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`."""
-        async with self._line(session) as line:
-            ear = line.ear
-            if ear is None:
+        async with self._connected(session) as own:
+            listener = own.listener
+            if listener is None:
                 raise UnsupportedOperation(
                     self._server.url,
                     "wake-ups don't pass through a pooler: give the URL of the server itself",
@@ -63,7 +65,7 @@ class Direct:
 
             async def woken() -> Worked | None:
                 try:
-                    return handed(await ear.heard())
+                    return handed(await listener.heard())
                 except self._server.driver.Error as error:
                     raise self._server.error(error) from error
 
@@ -71,25 +73,25 @@ class Direct:
 
     def looked(self, session: str, removed: int | None) -> None:
         """Note that a heartbeat of the session has checked the guarded sessions."""
-        line = self._lines.get(session)
-        if removed is not None and line is not None and line.looked is not None and not line.looked.done():
-            line.looked.set_result(removed)
+        own = self._sessions.get(session)
+        if removed is not None and own is not None and own.looked is not None and not own.looked.done():
+            own.looked.set_result(removed)
 
     @asynccontextmanager
     async def guard(self, session: str) -> AsyncIterator[Callable[[float], Awaitable[Watched]]]:
         """See `Guarding.guard`."""
-        async with self._line(session) as line:
-            ear, number = line.ear, None
-            if ear is not None:
-                [(number,)] = await self._server.within(ear.ask(_GUARDING, session), self._patience)
+        async with self._connected(session) as own:
+            listener, number = own.listener, None
+            if listener is not None:
+                [(number,)] = await self._server.within(listener.ask(_GUARDING, session), self._patience)
 
             async def watch(pause: float) -> Watched:
-                line.looked = looked = asyncio.get_running_loop().create_future()
+                own.looked = looked = asyncio.get_running_loop().create_future()
                 with anyio.move_on_after(pause):
                     await looked
-                if ear is None or number is None:
+                if listener is None or number is None:
                     return Watched(removed=False, is_idle=True)
-                if (error := ear.lost()) is not None:
+                if (error := listener.lost()) is not None:
                     raise self._server.error(error) from error
                 if looked.done() and not looked.cancelled():
                     removed = looked.result()
@@ -101,43 +103,43 @@ class Direct:
             try:
                 yield watch
             finally:
-                if ear is not None and number is not None:
+                if listener is not None and number is not None:
                     with anyio.CancelScope(shield=True):
-                        await self._leave(ear, number)
+                        await self._leave(listener, number)
 
-    async def _leave(self, ear: Ear, number: int) -> None:
+    async def _leave(self, listener: Listener, number: int) -> None:
         """Unregister the session, so that nobody takes its missing lock for a death."""
         with suppress(StoreError):  # then a session that is still alive is removed
-            await self._server.within(ear.ask(_LEFT, number), self._patience)
+            await self._server.within(listener.ask(_LEFT, number), self._patience)
 
     @asynccontextmanager
-    async def _line(self, session: str) -> AsyncIterator[_Line]:
+    async def _connected(self, session: str) -> AsyncIterator[_SessionConnection]:
         async with self._opening:
-            line = self._lines.get(session)
-            if line is None or (line.ear is not None and line.ear.lost() is not None):
-                line = self._lines[session] = await self._server.within(self._open(session), self._patience)
-            line.users += 1
+            own = self._sessions.get(session)
+            if own is None or (own.listener is not None and own.listener.lost() is not None):
+                own = self._sessions[session] = await self._server.within(self._open(session), self._patience)
+            own.users += 1
         try:
-            yield line
+            yield own
         finally:
-            line.users -= 1
-            if not line.users:
-                if self._lines.get(session) is line:
-                    del self._lines[session]
-                if line.ear is not None:
-                    line.ear.close()
-                await line.connection.close()
+            own.users -= 1
+            if not own.users:
+                if self._sessions.get(session) is own:
+                    del self._sessions[session]
+                if own.listener is not None:
+                    own.listener.close()
+                await own.connection.close()
 
-    async def _open(self, session: str) -> _Line:
+    async def _open(self, session: str) -> _SessionConnection:
         connection = await self._server.open()
         try:
             if await is_pooled(connection):
                 await connection.close()
-                return _Line(connection, None)
+                return _SessionConnection(connection, None)
             await connection.execute(_KEEPALIVE)
-            ear = Ear(connection, self._server.driver.Error, _CHANNEL)
-            await ear.listen(lambda text: text.partition(" ")[0] in (session, "*"))
+            listener = Listener(connection, self._server.driver.Error, _CHANNEL)
+            await listener.listen(lambda text: text.partition(" ")[0] in (session, "*"))
         except BaseException:
             await connection.close()
             raise
-        return _Line(connection, ear)
+        return _SessionConnection(connection, listener)
