@@ -107,13 +107,13 @@ class Reader:
         return await inspect_all(self._queues(), name, MAX_RECORDS)
 
     async def counts(self) -> list[QueueStats]:
-        """The queues of tasks, with their numbers of tasks by state.
+        """The queues of tasks, with their numbers by state; one beyond `MAX_RECORDS` says that there are more.
 
         Raises:
             UnsupportedOperation: there is no store of tasks.
             StoreError: it can't be read; so for the others.
         """
-        return await self._tasks().queues()
+        return await self._tasks().queues(limit=MAX_RECORDS + 1)
 
     async def workers(self) -> list[tuple[WorkerSession, list[Task]]]:
         """The worker processes, and what they work on, at most 100 tasks of each.

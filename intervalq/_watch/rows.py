@@ -10,7 +10,7 @@ from intervalq import QueueState
 from intervalq._show import escaped, seconds
 from intervalq._watch.follow import Gaps, Logs
 from intervalq._watch.rates import Point, Rates
-from intervalq._watch.reader import Looked
+from intervalq._watch.reader import MAX_RECORDS, Looked
 from intervalq._watch.words import MAX_KEYS, condition, counted, facts, folded, possible, rate
 from intervalq._watch.working import process, report
 from intervalq.schedules import ScheduleInfo
@@ -69,7 +69,7 @@ def queue_rows(looked: Looked, rates: Rates, logs: Logs) -> list[Row]:
 
 def task_rows(counts: Iterable[QueueStats]) -> list[Row]:
     """Queues of tasks, by name."""
-    return [
+    rows = [
         Row(
             each.name,
             (
@@ -83,6 +83,9 @@ def task_rows(counts: Iterable[QueueStats]) -> list[Row]:
         )
         for each in counts
     ]
+    if len(rows) > MAX_RECORDS:
+        rows[MAX_RECORDS:] = [Row(":", ("further queues weren't read", *[""] * (len(TASKS) - 1)))]
+    return rows
 
 
 def schedule_rows(schedules: Iterable[ScheduleInfo]) -> list[Row]:

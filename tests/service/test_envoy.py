@@ -53,8 +53,8 @@ async def serving(folder: Path, text: str = LIMITS, access: Path | None = None) 
 
         async def run(*, task_status: anyio.abc.TaskStatus[Addresses]) -> None:
             store = f"sqlite://{folder}/app.db"
-            more = {"envoy": file, "access": access, "task_status": task_status}
-            await serve(store, grpc="127.0.0.1:0", http=None, **more)
+            here = "127.0.0.1:0"
+            await serve(store, grpc=here, http=None, envoy=file, access=access, task_status=task_status)
 
         addresses = await group.start(run)
         assert addresses.grpc is not None

@@ -77,7 +77,7 @@ class RemoteTasks:
         """
         _check(command)
         most = MAX_SHOWN + 1 if command.limit is None else min(command.limit, MAX_SHOWN + 1)
-        asked = command if command.ids else replace(command, limit=most)
+        asked: Command[Any] = command if command.ids else replace(command, limit=most)
         if not isinstance(self._caller, Anybody):
             asked = await self._allowed(self._with_own(asked))
         found: Sequence[Row | OutcomeRow]
