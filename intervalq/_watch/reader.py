@@ -107,7 +107,7 @@ class Reader:
         return await inspect_all(self._queues(), name, MAX_RECORDS)
 
     async def counts(self) -> list[QueueStats]:
-        """The queues of tasks, with their numbers by state; one beyond `MAX_RECORDS` says that there are more.
+        """The queues of tasks, with their numbers by state; one too many says that there are more.
 
         Raises:
             UnsupportedOperation: there is no store of tasks.
