@@ -28,6 +28,7 @@ from intervalq.cli._app import app
 from intervalq.cli._top.app import Top
 from intervalq.service import Addresses, serve
 from intervalq.tasks import Tasks
+from intervalq.tasks.rules import Modify
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "screens"
 MAX_BYTES: Final = 100_000
@@ -55,6 +56,10 @@ async def world(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         claim = await tasks.claim("reports")
         await claim.in_progress(progress=0.4, note="page 3 of 7")
         await tasks.schedule("nightly", "reports", 1, cron="0 3 * * *", timezone="Europe/Berlin")
+        for number in range(3):
+            new = tasks.new("mails.dead", {"to": number}, id=f"mail-{number}", keep="1d")
+            error = f"SMTPError: try {number + 1}"
+            await tasks._apply(Modify(inserts=(new._replace(attempt=number + 1, error=error),)))
         for _ in range(1000):
             await api.add(_nothing)
 
@@ -188,9 +193,17 @@ async def sign_in(page: Page, token: str) -> None:
     )
 
 
+async def show_tasks(page: Page, queue: str) -> None:
+    """Show the tasks of a queue on the page of a service, anew."""
+    await page.see("location.hash = ''")
+    await page.until("document.querySelector('#of').hidden")
+    await page.click(f"document.querySelector('[data-of=\"Show {queue}\"]')")
+    await page.until("!document.querySelector('#of').hidden")
+
+
 def access_file(folder: Path) -> Path:
     """An access file: the token `all` may do everything, the token `look` only read."""
-    rules = {"look": '["read"]', "all": '["read", "administer", "change", "insert"]'}
+    rules = {"look": '["read"]', "all": '["read", "administer", "change", "insert", "delete"]'}
     path = folder / "access.toml"
     path.write_text(
         "\n".join(
@@ -277,10 +290,12 @@ async def _make_page(url: str, folder: Path, page: Page) -> None:
         group.start_soon(go_on)
         await page.open(f"{address}#api")
         await sign_in(page, "all")
+        await show_tasks(page, "mails.dead")
         await page.until(
             f"document.querySelector('.reached')?.getAttribute('d').split('L').length > {_LOOKS}"
         )
-        await picture("page.png", page, 1150)
+        await page.see("scrollTo(0, 0)")
+        await picture("page.png", page, 1500)
         group.cancel_scope.cancel()
 
 

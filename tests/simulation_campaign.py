@@ -3,9 +3,11 @@
     python tests/simulation_campaign.py --minutes 2.5          # continues where the log ends
     python tests/simulation_campaign.py --until 1000000        # until the log has so many schedules
     python tests/simulation_campaign.py --of windows           # runs of `window_oracle` instead
+    python tests/simulation_campaign.py --of backlogs          # those of `window_backlogs`, which are shorter
 
-Each piece is one line of `simulation_campaign.jsonl` or `window_campaign.jsonl`: the date, the commit, and
+Each piece is one line of the log of its kind, such as `simulation_campaign.jsonl`: the date, the commit, and
 for each mix the range of seeds, the number of schedules and of starts, and the seeds that broke a promise.
+For backlogs, it also has the sum of the shares of the oracle, the lowest one, and how many were too low.
 Seeds continue from the last line, so nothing is run twice.
 """
 
@@ -27,6 +29,7 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT
 from typing import Any, Final, NamedTuple
 
+import window_backlogs
 import window_oracle
 from simulation import MIXES
 from simulation.many import several
@@ -46,6 +49,8 @@ class Outcome(NamedTuple):
     starts: int
     broken: list[int]
     """Seeds that broke a promise."""
+    shares: tuple[float, ...] = ()
+    """The part of the oracle's speed in each backlog."""
 
 
 def simulated(mix: str, seeds: range) -> Outcome:
@@ -59,6 +64,15 @@ def limited(mix: str, seeds: range) -> Outcome:
     runs = [window_oracle.run(seed, fixed=mix == "fixed") for seed in seeds]
     return Outcome(
         mix, len(runs), sum(len(run.starts) for run in runs), [run.seed for run in runs if run.over()]
+    )
+
+
+def backlogs(mix: str, seeds: range) -> Outcome:
+    """Run random backlogs of one record with limits; half of the runs have fixed windows."""
+    runs = [window_backlogs.Backlog(seed, fixed=mix == "fixed").run() for seed in seeds]
+    broken = [run.seed for run in runs if run.over()]
+    return Outcome(
+        mix, len(runs), sum(len(run.starts) for run in runs), broken, tuple(run.share() for run in runs)
     )
 
 
@@ -84,6 +98,12 @@ KINDS: Final = {
         ("sliding", "fixed"),
         "window_campaign.jsonl",
         "window_oracle.run({seed}, fixed={mix!r} == 'fixed')",
+    ),
+    "backlogs": Kind(
+        backlogs,
+        ("sliding", "fixed"),
+        "window_backlog_campaign.jsonl",
+        "window_backlogs.Backlog({seed}, fixed={mix!r} == 'fixed')",
     ),
 }
 
@@ -146,6 +166,11 @@ def _count(ended: Iterable[Future[Outcome]], parts: dict[str, dict[str, Any]]) -
         part["schedules"] += outcome.schedules
         part["starts"] += outcome.starts
         part["violations"] = sorted([*part["violations"], *outcome.broken])
+        if outcome.shares:
+            part["shares"] = round(part.get("shares", 0) + sum(outcome.shares), 6)
+            part["least"] = round(min(part.get("least", 1), *outcome.shares), 6)
+            too_low = sum(share < window_backlogs.LEAST for share in outcome.shares)
+            part["too_low"] = part.get("too_low", 0) + too_low
 
 
 def _commit() -> str:

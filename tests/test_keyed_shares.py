@@ -32,12 +32,20 @@ def test_weights_are_shares(rate: int, off: int) -> None:
         assert abs(counted[key] - 50 * weight) <= off, counted
 
 
-def test_small_backlogs_are_through_soon_beside_a_large_one() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_small_backlogs_are_through_soon_beside_a_large_one(*, shared: bool) -> None:
+    """Each key is in a process of its own, or all keys are in two processes."""
+
     async def main(store: FarPairs, log: Log) -> None:
-        with anyio.move_on_after(1):
+        queues = [handle(store, rate=100, each="shared") for _ in range(2)]
+        with anyio.move_on_after(0.5):
             async with anyio.create_task_group() as group:
-                for key, count in (("large", 10_000), ("b", 10), ("c", 10)):
-                    group.start_soon(jobs, handle(store, rate=100, each="shared"), key, count, log)
+                for key, count in (("large", 1_000 if shared else 10_000), ("b", 10), ("c", 10)):
+                    if shared:
+                        for queue in queues:
+                            group.start_soon(jobs, queue, key, count // 2, log)
+                    else:
+                        group.start_soon(jobs, handle(store, rate=100, each="shared"), key, count, log)
 
     log = run(main)
     began = log.first(33)

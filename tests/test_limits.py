@@ -11,6 +11,7 @@ import pytest
 
 from intervalq import ConfigMismatch, IntervalQueue, Limit, SlotTimeout
 from intervalq._spec import windows
+from intervalq._spec.limits import rules_of, text
 from intervalq.errors import InvalidInterval, InvalidOption
 from intervalq.rules import STARTS, Usage
 from intervalq.rules import Limit as Rule
@@ -243,6 +244,13 @@ def test_limits_are_understood_as_people_write_them(text: str | Limit, rule: Rul
 def test_bad_limits_are_refused(limits: list[str]) -> None:
     with pytest.raises((InvalidOption, InvalidInterval)):
         IntervalQueue("q", limits=limits, store="memory://")
+
+
+@pytest.mark.parametrize("limit", ["1/63us", "1/65d", "5 tokens/0s"])
+def test_a_window_out_of_range_is_named_as_it_was_given(limit: str) -> None:
+    with pytest.raises(InvalidInterval, match=f"'{limit}' is out of range.* from 64us to 64d"):
+        IntervalQueue("q", limits=[limit], store="memory://")
+    assert text(rules_of(["7/64us"])[0]) == "7/64us"
 
 
 @pytest.mark.parametrize(

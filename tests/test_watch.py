@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from intervalq import IntervalQueue, QueueState
 from intervalq._watch.follow import Logs
 from intervalq._watch.rates import Rates
-from intervalq._watch.reader import inspect_all
+from intervalq._watch.reader import Looked, inspect_all
 from intervalq._watch.rows import QUEUES, queue_rows
 from intervalq._watch.words import facts, possible
 from intervalq.store import open_store
@@ -78,6 +78,23 @@ async def test_when_the_job_of_the_last_ticket_begins(state: QueueState) -> None
     assert ("next slot", "in 300ms") in facts(waits)
     assert ("last ticket", "in 200ms") in facts(waits)
     assert "last ticket" not in dict(facts(replace(waits, outstanding=0)))
+
+
+async def test_the_share_of_a_key() -> None:
+    queue = IntervalQueue("api", rate="1000/s", store="memory://")
+    for key in ("ann", "bob"):
+        await queue[key].run(checkpoint)
+    rates, store = Rates(), open_store("memory://")
+    looked = await inspect_all(store)
+    rates.take(looked.states)
+    assert not any("share" in dict(row.facts) for row in queue_rows(looked, rates, Logs([])))
+    starts = {"api:ann": 3, "api:bob": 1}
+    states = [later(state, 1, starts.get(state.name, 0)) for state in looked.states]
+    rates.take(states)
+    shares = {row.key: dict(row.facts).get("share") for row in queue_rows(Looked(states, 0), rates, Logs([]))}
+    assert shares == {
+        f"api:{key}": f"{part} of the starts of all keys" for key, part in (("ann", "75%"), ("bob", "25%"))
+    }
 
 
 async def test_many_keys_are_counted_and_not_all_are_read() -> None:

@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 from intervalq import IntervalQueue, sync
 from intervalq._watch import follow
 from intervalq._watch.follow import Logs
-from intervalq._watch.log import Note
+from intervalq._watch.log import Note, QueueLog, add
 from intervalq._watch.rates import Rates
 from intervalq._watch.reader import Looked
 from intervalq._watch.rows import queue_rows
@@ -25,8 +25,8 @@ from intervalq.testing import virtual_clock
 FIRST = 1_000_000_000.0
 
 
-def line(queue: str = "api", **fields: object) -> str:
-    return json.dumps({"queue": queue, "shard": "host:1:1", **fields}) + "\n"
+def line(queue: str = "api", shard: str = "host:1:1", **fields: object) -> str:
+    return json.dumps({"queue": queue, "shard": shard, **fields}) + "\n"
 
 
 def start(number: int, late: float = 0.0, queue: str = "api") -> str:
@@ -150,6 +150,46 @@ def test_a_queue_logs_what_the_server_refused(tmp_path: Path) -> None:
     assert row.gaps.promise == pytest.approx(0.9)
     assert sum(row.gaps.counts) == 4
     assert row.gaps.counts[-1] == 1  # after the first refusal; the other one is the last job
+
+
+@pytest.mark.parametrize("each", ["shared", "5/s"])
+def test_starts_of_keys_under_one_rate_are_those_of_their_queue(tmp_path: Path, each: str) -> None:
+    log = tmp_path / "starts.jsonl"
+    with virtual_clock():
+        queue = sync.IntervalQueue("llm", rate="20/s", each=each, log=log)
+        for number in range(9):
+            queue[f"k{number % 3}"].run(int)
+        queue.close()
+    with closing(Logs([log])) as logs:
+        logs.read()
+        all_, one = logs.seen("llm").gaps, logs.seen("llm:k1").gaps
+    assert all_ is not None
+    assert one is not None
+    assert (sum(all_.counts), sum(one.counts)) == (8, 2)
+    assert all_.counts[20] >= 6  # one interval of 50 ms
+    assert all_.promise == pytest.approx(0.9)
+
+
+def test_a_start_of_a_key_is_taken_back_for_its_queue_too(tmp_path: Path) -> None:
+    settings = json.loads(SETTINGS)
+    text = ""
+    for key in ("a", "b"):
+        names = {"queue": f"llm:{key}", "shard": f"host:1:{key}"}
+        common = {name: settings[name] for name in ("tolerance", "burst", "max_running", "limits")}
+        text += json.dumps({**settings, **names, "common": {**common, "interval": 0.05}}) + "\n"
+        text += line(**names, ticket=1, due=FIRST, started=FIRST + (key == "b"))
+    text += line("llm:a", shard="host:1:a", ticket=1, undone=True)
+    text += start(2, queue="plain:a")  # no settings: a key that is a queue of its own
+    found: dict[str, QueueLog] = {}
+    for each in text.splitlines():
+        add(found, "log", json.loads(each))
+    assert {name: [*queue.started] for name, queue in found.items()} == {
+        "llm:a": [],
+        "llm:b": [FIRST + 1],
+        "llm": [FIRST + 1],
+        "plain:a": [FIRST + 0.2],
+    }
+    assert found["llm"].paces[0].interval == 0.05
 
 
 async def test_refusals_stand_beside_the_rates() -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
 from intervalq._keys.names import shown
+from intervalq._keys.shards import keyed_on
 from intervalq._observe.starts import observe
 from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
@@ -42,8 +43,9 @@ class StartLog:
     """The log of one shard. Times are seconds since 1970 on the store's clock.
 
     Its lines have `queue` and `shard`, and: `ticket`, `due`, `started`, `waited` for a start; `ticket`,
-    `undone` for one that was taken back; `at` and the settings whenever they have changed; `at`, `unused`,
-    `refused` for slots given up, by cause, and jobs refused by the server, since the last such line.
+    `undone` for one that was taken back; `at` and the settings whenever they have changed, of a key under a
+    common rate also those of the `common` queue; `at`, `unused`, `refused` for slots given up, by cause, and
+    jobs refused by the server, since the last such line.
     """
 
     def __init__(self, shard: Shard, writer: Writer) -> None:
@@ -53,17 +55,21 @@ class StartLog:
             "queue": shown(shard.queue),
             "shard": f"{socket.gethostname()}:{os.getpid()}:{next(_numbers)}",
         }
-        self._settings: Settings | None = None
+        self._key = keyed_on(shard.store)
+        self._settings: tuple[Settings, Settings | None] | None = None  # with those of the common queue
         self._skipped: dict[str, int] = {}
         self._refused = self._told = 0  # jobs that were refused, and how many of them stand in the log
 
     def began(self, grant: Grant, started: float, waited: float) -> None:
         """See `Observer.began`."""
-        state = self._shard.state
-        if state is not None and state.settings is not self._settings:
-            if state.settings != self._settings:
-                self._writer.put((self._names, started, state.settings, state.tolerance))
-            self._settings = state.settings
+        state, key = self._shard.state, self._key
+        if state is not None:
+            common = None if key is None or key.common is None else key.common
+            known, settings = self._settings, (state.settings, None if common is None else common.settings)
+            if known is None or settings[0] is not known[0] or settings[1] is not known[1]:
+                if settings != known:
+                    self._writer.put((self._names, started, state.settings, state.tolerance, common))
+                self._settings = settings
         self._writer.put((self._names, grant.ticket, grant.due, started, waited))
         self._writer.wake()
 
@@ -99,20 +105,25 @@ def _line(names: dict[str, str], *values: Any) -> str:
     if len(values) == 1:
         line = {"ticket": values[0], "undone": True}
     elif isinstance(values[1], Settings):
-        at, settings, tolerance = values
-        line = {
-            "at": round(at, 6),
-            "interval": settings.interval / 1e6 if settings.has_pace else None,
-            "tolerance": tolerance / 1e6,
-            "burst": settings.burst,
-            "max_running": settings.max_running or None,
-            "limits": [text(limit) for limit in settings.limits],
-        }
+        at, settings, tolerance, common = values
+        line = {"at": round(at, 6), **_settings(settings, tolerance)}
+        if common is not None:
+            line["common"] = _settings(common.settings, common.tolerance)
     else:
         ticket, due, started, waited = values
         times = {"due": due, "started": started, "waited": waited}
         line = {"ticket": ticket, **{name: round(time, 6) for name, time in times.items()}}
     return json.dumps(names | line)
+
+
+def _settings(settings: Settings, tolerance: int) -> dict[str, Any]:
+    return {
+        "interval": settings.interval / 1e6 if settings.has_pace else None,
+        "tolerance": tolerance / 1e6,
+        "burst": settings.burst,
+        "max_running": settings.max_running or None,
+        "limits": [text(limit) for limit in settings.limits],
+    }
 
 
 class Writer:

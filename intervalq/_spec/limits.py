@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from intervalq._spec import parse
 from intervalq._spec.record import CELLS, MAX_LIMITS, STARTS
 from intervalq._spec.record import Limit as Rule
-from intervalq.errors import InvalidOption, short
+from intervalq.errors import InvalidInterval, InvalidOption, short
 
 _MAX_WINDOW: Final = CELLS * 86_400 * parse.SECOND
 """The maximum length of a window: 64 cells of a day."""
@@ -33,7 +33,8 @@ _MINUTE: Final = 60 * parse.SECOND
 _DAY: Final = 24 * 60 * _MINUTE
 _UNIT: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}", re.ASCII)
 _PERIODS: Final = {
-    **dict.fromkeys(("ms",), 1_000),
+    "us": 1,
+    "ms": 1_000,
     **dict.fromkeys(("s", "sec", "second", "seconds"), parse.SECOND),
     **dict.fromkeys(("m", "min", "minute", "minutes"), 60 * parse.SECOND),
     **dict.fromkeys(("h", "hour", "hours"), 3_600 * parse.SECOND),
@@ -126,8 +127,15 @@ def _rule(value: object) -> Rule:
     period = _PERIODS.get(match[4]) if match else None
     if match is None or period is None:
         raise InvalidOption(f"{short(value)} is not a limit: {_FORMS}")
-    window = int(match[3] or 1) * period / parse.SECOND
-    return Limit(int(re.sub("[_,]", "", match[1])), window, match[2] or STARTS, edge=match[5]).rule()
+    window = int(match[3] or 1) * period
+    if not CELLS <= window <= _MAX_WINDOW:
+        raise InvalidInterval(
+            value,
+            f"is out of range: the window of a limit must be from {parse.text(CELLS)} to "
+            f"{parse.text(_MAX_WINDOW)}",
+        )
+    seconds, unit = window / parse.SECOND, match[2] or STARTS
+    return Limit(int(re.sub("[_,]", "", match[1])), seconds, unit, edge=match[5]).rule()
 
 
 def _edge(zone: object, window: int) -> int | None:

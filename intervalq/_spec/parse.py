@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
-from fractions import Fraction
 
 from intervalq.errors import InvalidInterval, InvalidName
 
@@ -53,22 +52,21 @@ def duration(value: object, *, least: int = 0, most: int = YEAR, what: str = "th
     Raises:
         InvalidInterval: not a duration (a bool isn't one), NaN, infinite, or out of the range.
     """
-    exact: Fraction | int
     if isinstance(value, timedelta):
-        exact = Fraction(value // timedelta(microseconds=1))
+        micros = value // timedelta(microseconds=1)
     elif isinstance(value, str):
         match = _DURATION.fullmatch(value.strip())
         if match is None:
             raise InvalidInterval(value, f"is not a duration: give {what} as {type_of_duration}")
-        exact = Fraction(match[1]) * _UNITS[match[2]]
+        micros = _micros(match[1], _UNITS[match[2]])
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidInterval(value, f"is not a duration: give {what} as {type_of_duration}")
         # repr: 0.1 means a tenth of a second, not the nearest double above it, which would round up
-        exact = (Fraction(float.__repr__(value)) if isinstance(value, float) else int(value)) * SECOND
+        is_float = isinstance(value, float)
+        micros = _micros(float.__repr__(value), SECOND) if is_float else int(value) * SECOND
     else:
         raise InvalidInterval(value, f"is not a duration: give {what} as {type_of_duration}")
-    micros = math.ceil(exact)
     if not least <= micros <= most:
         raise InvalidInterval(value, f"is out of range: {what} must be from {text(least)} to {text(most)}")
     return micros
@@ -94,13 +92,27 @@ def rate(value: object) -> int:
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise InvalidInterval(value, "is not a rate: give text such as 10/s, 5000/h or 100/15m")
-    starts = Fraction(match[1])
+    starts, per = _exact(match[1])
     if starts == 0:
         raise InvalidInterval(value, "is not a rate: it must allow some starts; use pause() to stop a queue")
-    micros = math.ceil(int(match[2] or 1) * _UNITS[match[3]] / starts)
+    micros = -(-int(match[2] or 1) * _UNITS[match[3]] * per // starts)
     if not MICROSECOND <= micros <= YEAR:
         raise InvalidInterval(value, f"is out of range: one start per {text(1)} to {text(YEAR)}")
     return micros
+
+
+def _exact(number: str) -> tuple[int, int]:
+    """The numerator and denominator of a decimal number, which may have an exponent."""
+    digits, _, exponent = number.partition("e")
+    whole, _, part = digits.partition(".")
+    places = len(part) - int(exponent or 0)
+    return int(whole + part) * 10 ** max(0, -places), 10 ** max(0, places)
+
+
+def _micros(number: str, unit: int) -> int:
+    """So many units, each of so many microseconds, rounded up."""
+    many, per = _exact(number)
+    return -(-many * unit // per)
 
 
 def text(micros: int) -> str:

@@ -8,8 +8,8 @@ share of the processor stays the same. Older kernels ignore the request.
 
 from __future__ import annotations
 
-import ctypes
 import os
+import struct
 import sys
 import threading
 from contextlib import suppress
@@ -24,18 +24,8 @@ _RESET_ON_FORK: Final = 1
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 
 
-class _Attributes(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("policy", ctypes.c_uint32),
-        ("flags", ctypes.c_uint64),
-        ("nice", ctypes.c_int32),
-        ("priority", ctypes.c_uint32),
-        ("runtime", ctypes.c_uint64),
-        ("deadline", ctypes.c_uint64),
-        ("period", ctypes.c_uint64),
-    )
-
+_ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
+"""size, policy, flags, nice, priority, runtime, deadline, period"""
 
 _asked: Final = threading.local()
 
@@ -47,12 +37,12 @@ def run_soon() -> None:
     _asked.done = True
     if sys.platform != "linux":
         return
+    import ctypes  # noqa: PLC0415 - programs that only declare queues don't need it
+
     with suppress(OSError, AttributeError):  # a sandbox may forbid the call, a C library may lack it
         number = _SCHED_SETATTR.get(os.uname().machine)
         if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
             return  # an unknown kind of processor, or somebody chose another policy on purpose
         nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        wanted = _Attributes(
-            ctypes.sizeof(_Attributes), os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, _SLICE, 0, 0
-        )
-        ctypes.CDLL(None).syscall(number, 0, ctypes.byref(wanted), 0)
+        wanted = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, _SLICE, 0, 0)
+        ctypes.CDLL(None).syscall(number, 0, wanted, 0)

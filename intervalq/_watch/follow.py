@@ -70,10 +70,9 @@ class Logs:
                 raise InvalidOption(f"the log {file.path} can't be read: {error.strerror}") from error
             for line in lines:
                 with suppress(ValueError, KeyError, TypeError, RecursionError):
-                    add(self._queues, file.path.stem, given := json.loads(line))
-                    name = str(given.get("queue", file.path.stem))
-                    found[name] = self._queues.pop(name)
-                    self._queues[name] = found[name]  # the last one is at the end
+                    for name in add(self._queues, file.path.stem, json.loads(line)):
+                        found[name] = self._queues.pop(name)
+                        self._queues[name] = found[name]  # the last one is at the end
         for name in [*self._queues][:-_QUEUES]:
             del self._queues[name]
             self._seen.pop(name, None)

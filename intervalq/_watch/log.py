@@ -17,6 +17,8 @@ from intervalq.errors import IntervalqError, short
 ROUNDING: Final = 2e-6
 """Times in a log are whole microseconds, so that a gap may seem shorter than it was."""
 
+_MAX_KEYS: Final = 10_000
+
 
 class BadLog(IntervalqError, ValueError):
     """A file given to `intervalq report` has a line that is neither a start nor a result."""
@@ -67,6 +69,8 @@ class QueueLog:
     is_guessed: bool = False
     """Whether the interval was guessed from the slots."""
     notes: list[Note] = field(default_factory=list)
+    keys: dict[str, None] = field(default_factory=dict)
+    """Of a queue whose keys share its rate: the last shards of these keys, whose starts are here, too."""
     failed: int = 0
     _places: dict[str, int] = field(default_factory=dict)
 
@@ -139,10 +143,10 @@ class QueueLog:
             return None
         return 1 - last.tolerance / last.interval
 
-    def undo(self, ticket: int) -> None:
-        """Take back the last start with this ticket."""
+    def undo(self, ticket: int, shard: int) -> None:
+        """Take back the last start of a shard with this ticket."""
         for place in range(len(self.tickets) - 1, -1, -1):
-            if self.tickets[place] == ticket:
+            if (self.tickets[place], self.by[place]) == (ticket, shard):
                 for values in (self.tickets, self.due, self.started, self.by):
                     values.pop(place)
                 return
@@ -182,8 +186,15 @@ def read(paths: Iterable[Path], *, interval: float | None, tolerance: float | No
     return [queues[name] for name in sorted(queues) if queues[name].started]
 
 
-def add(queues: dict[str, QueueLog], stem: str, line: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Take in a line of a log. `stem`: the name of its queue if it has none.
+def add(queues: dict[str, QueueLog], stem: str, line: Any) -> list[str]:  # noqa: ANN401 - any JSON value
+    """Take in a line of a log, and return the names of the queues that it concerns.
+
+    A start of a key under a common rate is one of the common queue, too.
+
+    Args:
+        queues: what is known; added to.
+        stem: the name of its queue if it has none.
+        line: what was read.
 
     Raises:
         ValueError, KeyError, TypeError: it is neither a start nor a result.
@@ -191,13 +202,29 @@ def add(queues: dict[str, QueueLog], stem: str, line: Any) -> None:  # noqa: ANN
     if not isinstance(line, dict):
         raise ValueError("is not a JSON object")  # noqa: TRY004 - a broken file, not a wrong type
     name = str(line.get("queue", stem))
-    queue = queues.setdefault(name, QueueLog(name))
+    _add(queues.setdefault(name, QueueLog(name)), line)
+    common, colon, _ = name.partition(":")
+    if not colon:
+        return [name]
+    if "common" in line:
+        keys = queues.setdefault(common, QueueLog(common)).keys
+        keys[str(line["shard"])] = None
+        for old in [*keys][:-_MAX_KEYS]:
+            del keys[old]
+        line = {**line, **line["common"]}
+    if common not in queues or str(line.get("shard")) not in queues[common].keys:
+        return [name]
+    _add(queues[common], line)
+    return [name, common]
+
+
+def _add(queue: QueueLog, line: dict[str, Any]) -> None:
     shard = str(line["shard"]) if "job" not in line else f"shard {line['shard']}"
     if "unused" in line:
         unused = {str(cause): int(count) for cause, count in line["unused"].items()}
         queue.notes.append(Note(float(line["at"]), shard, unused, int(line.get("refused", 0))))
     elif "undone" in line:
-        queue.undo(int(line["ticket"]))
+        queue.undo(int(line["ticket"]), queue.shard(shard))
     elif "started" in line:
         ticket, due, started = int(line["ticket"]), float(line["due"]), float(line["started"])
         queue.tickets.append(ticket)

@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from intervalq import IntervalQueue, QueueNotFound, QueueState
 from intervalq._queue.control import each_of
+from intervalq._watch.edit import Edit, Make
 from intervalq._watch.follow import Logs
 from intervalq.errors import ScheduleNotFound, UnknownStore, UnsupportedOperation
 from intervalq.schedules import ScheduleInfo, Schedules
@@ -21,7 +22,10 @@ from intervalq.tasks.rules import Select
 MAX_RECORDS: Final = 1_000
 """The maximum number of queues and keys that a live view reads."""
 
-_MAX_TASKS: Final = 100
+MAX_TASKS: Final = 200
+"""The maximum number of tasks of a queue that are read."""
+
+_MAX_BEGUN: Final = 100
 """The maximum number of tasks of each worker process that are read."""
 
 
@@ -115,13 +119,34 @@ class Reader:
         """
         return await self._tasks().queues(limit=MAX_RECORDS + 1)
 
+    async def tasks_of(self, queue: str) -> list[Task]:
+        """The first 200 tasks of a queue by time, without their values.
+
+        Raises:
+            InvalidName: no queue can have this name.
+        """
+        return await self._tasks().tasks(queue, limit=MAX_TASKS, values=False)
+
+    async def sessions(self) -> dict[str, WorkerSession]:
+        """The worker processes, by the ids of their sessions."""
+        return {session.id: session for session in await self._tasks().sessions()}
+
+    async def task(self, id_: str) -> Task | None:
+        """A task with its value; None: it is gone."""
+        found = await self._tasks().tasks(ids=[id_])
+        return found[0] if found else None
+
+    def edit(self, make: Make) -> Edit:
+        """Changes tasks of the store."""
+        return Edit(self._tasks()._apply, make)
+
     async def workers(self) -> list[tuple[WorkerSession, list[Task]]]:
         """The worker processes, and what they work on, at most 100 tasks of each.
 
         Raises:
             UnsupportedOperation: there is no store of tasks, or only workers know what they work on.
         """
-        tasks, sessions = await begun(self._tasks(), _MAX_TASKS, values=False)
+        tasks, sessions = await begun(self._tasks(), _MAX_BEGUN, values=False)
         return [(each, [task for task in tasks if task.claimant == each.id]) for each in sessions.values()]
 
     async def schedules(self) -> list[ScheduleInfo]:

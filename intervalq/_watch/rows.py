@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -11,17 +12,23 @@ from intervalq._show import escaped, seconds
 from intervalq._watch.follow import Gaps, Logs
 from intervalq._watch.rates import Point, Rates
 from intervalq._watch.reader import MAX_RECORDS, Looked
+from intervalq._watch.task import condition as condition_of
+from intervalq._watch.task import facts as facts_of
+from intervalq._watch.task import history
 from intervalq._watch.words import MAX_KEYS, condition, counted, facts, folded, possible, rate
 from intervalq._watch.working import process, report
 from intervalq.schedules import ScheduleInfo
-from intervalq.schedules._times.plan import MOST_TIMES
+from intervalq.schedules._times.plan import MAX_TIMES
 from intervalq.tasks import QueueStats, Task, WorkerSession
+from intervalq.tasks._handle.outcome import failed_attempts
 
 QUEUES: Final = ("queue", "state", "reached", "possible", "waiting", "running", "left")
 TASKS: Final = ("queue", "tasks", "ready", "claimed", "future", "behind a key", "most claims")
 SCHEDULES: Final = ("schedule", "state", "next", "last", "missed", "occurs", "does")
 WORKERS: Final = ("process", "tasks", "last heartbeat", "started", "working on")
-NUMBERS: Final = {"reached", "possible", "waiting", "running", *TASKS[1:]}
+ACTIONS: Final = ("when", "who", "what", "on")
+TASKS_OF: Final = ("task", "state", "key", "attempts", "last error")
+NUMBERS: Final = {"reached", "possible", "waiting", "running", "attempts", *TASKS[1:]}
 """Columns that are aligned at the right."""
 
 _NAMED: Final = 3
@@ -45,7 +52,10 @@ class Row(NamedTuple):
 
 def queue_rows(looked: Looked, rates: Rates, logs: Logs) -> list[Row]:
     """Queues, each with up to 20 of its keys, and what logs say of their last starts."""
-    rows = []
+    rows, totals = [], defaultdict[str, float](float)
+    for state in looked.states:
+        name, colon, _ = state.name.partition(":")
+        totals[name] += (rates.now(state.name) or 0.0) if colon else 0.0
     for state, more in folded(looked.states, MAX_KEYS):
         left = ", ".join(f"{each.left} of {escaped(each.limit)}" for each in state.limits)
         running = "-" if state.running is None else f"{state.running}/{state.max_running}"
@@ -54,7 +64,8 @@ def queue_rows(looked: Looked, rates: Rates, logs: Logs) -> list[Row]:
             str(state.outstanding), running, left or "-",
         )  # fmt: skip
         seen = logs.seen(state.name)
-        known, points = [*facts(state), *seen.facts], rates.points(state.name, seen.notes)
+        points = rates.points(state.name, seen.notes)
+        known = [*facts(state), *share(state.name, totals, rates), *seen.facts]
         rows.append(Row(state.name, cells, known, state, points, seen.gaps))
         if more:
             waiting = str(sum(key.outstanding for key in more))
@@ -65,6 +76,12 @@ def queue_rows(looked: Looked, rates: Rates, logs: Logs) -> list[Row]:
     if looked.left_out:
         rows.append(Row(":", (f"{looked.left_out} keys weren't read", *[""] * (len(QUEUES) - 1))))
     return rows
+
+
+def share(name: str, totals: Mapping[str, float], rates: Rates) -> list[tuple[str, str]]:
+    """Which part of the recent starts of all keys of a queue a key has; nothing, if there were none."""
+    total = totals.get(name.partition(":")[0], 0.0) if ":" in name else 0.0
+    return [("share", f"{(rates.now(name) or 0.0) / total:.0%} of the starts of all keys")] if total else []
 
 
 def task_rows(counts: Iterable[QueueStats]) -> list[Row]:
@@ -86,6 +103,24 @@ def task_rows(counts: Iterable[QueueStats]) -> list[Row]:
     if len(rows) > MAX_RECORDS:
         rows[MAX_RECORDS:] = [Row(":", ("further queues weren't read", *[""] * (len(TASKS) - 1)))]
     return rows
+
+
+def rows_of_tasks(tasks: Iterable[Task], sessions: Mapping[str, WorkerSession], now: float) -> list[Row]:
+    """Tasks of a queue, read without their values. `now`: by the clock of this machine."""
+    return [
+        Row(
+            task.id,
+            (
+                escaped(task.id),
+                condition_of(task, now),
+                escaped(task.key or "", 40),
+                str(task.attempt),
+                escaped(task.error, 60),
+            ),
+            [*facts_of(task, sessions, value=False), *history(failed_attempts(task._row.errors))],
+        )
+        for task in tasks
+    ]
 
 
 def schedule_rows(schedules: Iterable[ScheduleInfo]) -> list[Row]:
@@ -110,7 +145,7 @@ def missed(schedule: ScheduleInfo) -> str:
 
 
 def _some(times: Sequence[object]) -> str:
-    return f"{len(times)}{'+' if len(times) == MOST_TIMES else ''}"
+    return f"{len(times)}{'+' if len(times) == MAX_TIMES else ''}"
 
 
 def what_it_does(schedule: ScheduleInfo) -> str:

@@ -19,7 +19,7 @@ class Choice(NamedTuple):
 
 
 def choose(name: str, plan: Plan, through: int, now: int, misfire: Misfire) -> Choice | None:
-    """The occurrence of a schedule to take next; None: there is none any more.
+    """The occurrence of a schedule to take next; None: there are no more.
 
     Args:
         name: the schedule.

@@ -63,7 +63,7 @@ class ScheduleOptions(TypedDict, total=False):
     the default: it doesn't fire. `wait`: it fires when that run ends; of several, only the last one (all of
     them with `misfire="all"`). `allow`: it fires, and the runs overlap."""
     queue: IntervalQueue
-    """A queue for a slot of which the function waits, once its occurrence has fired. Default: none."""
+    """A queue: once its occurrence has fired, the function waits for a slot of it. Default: none."""
 
 
 class ScheduleInfo(NamedTuple):
@@ -85,7 +85,7 @@ class ScheduleInfo(NamedTuple):
     host: str | None = None
     """The machine that fired the last occurrence; None: none has, or it is a durable schedule."""
     is_command: bool = False
-    """Whether it is one of `intervalq once`, which the cron of hosts starts."""
+    """Whether it is one of `intervalq once`, which cron starts on the hosts."""
     skipped: tuple[datetime, ...] = ()
     """The times since `last` that processes let pass, because the function still ran or they came too late
     (`overlap`, `misfire`): at most the last 100. The next occurrence reports them as missed."""
@@ -271,7 +271,7 @@ class Schedules:
         return self._info(records, name, upcoming)
 
     async def pause(self, name: str) -> None:
-        """Let a schedule not fire any more, in any process, until `resume`. What runs goes on.
+        """Stop a schedule from firing, in every process, until `resume`. What runs goes on.
 
         Processes learn it before their next occurrence.
 
@@ -294,7 +294,7 @@ class Schedules:
         await self._change(name, resume)
 
     async def fire(self, name: str) -> None:
-        """Let a schedule fire now, beside its times, also while it is paused: in one of its processes.
+        """Fire a schedule now, in one of its processes: beside its times, and even while it is paused.
 
         They learn of it within a minute; what runs by this handle at once.
 
@@ -341,7 +341,7 @@ class Schedules:
         await self._tell(name)
 
     async def _tell(self, name: str) -> None:
-        """Tell what this handle runs that a schedule has changed."""
+        """Let what this handle runs look at a schedule that has changed."""
         for records, runners in self._runs:
             if name in runners:
                 with suppress(StoreUnavailable):  # the change is made, and they will look themselves

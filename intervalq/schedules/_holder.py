@@ -1,4 +1,4 @@
-"""Names of those who fire occurrences: unique ones, which tell the machine and how its clock was set."""
+"""Unique names of those who fire occurrences. They contain the machine, and how its clock was set."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NAME: Final = re.compile(
     r"[0-9a-f]{16}\.-?\d+@(?P<host>.*?)(?P<ahead>[+-]\d+\.\d)(?: (?P<code>\d+|-))?", re.DOTALL
 )
 _COMMAND: Final = " -"
-"""The end of the name of one who runs a command that has not ended."""
+"""The suffix of the name of a holder that runs a command which has not ended."""
 _MAX_HOST: Final = 100
 
 
 class Holder(NamedTuple):
-    """What the name of a holder tells."""
+    """What the name of a holder contains."""
 
     host: str
     ahead: float
@@ -28,7 +28,7 @@ class Holder(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Self | None:
-        """What a name tells; None: nothing."""
+        """What a name contains; None: it is no such name."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -66,7 +66,7 @@ class Process:
         return f"{self._prefix(scheduled)}{self._host}{ahead / 1e6:+.1f}"
 
     def has(self, name: str, scheduled: int | None) -> bool:
-        """Whether it has taken this occurrence by this name: after a lost answer it knows its own again."""
+        """Whether it has taken this occurrence by this name: so it recognizes its own after a lost answer."""
         return name.startswith(self._prefix(scheduled))
 
     def _prefix(self, scheduled: int | None) -> str:

@@ -135,4 +135,4 @@ async def _give_back(
         try:
             await records.change(name, ended)
         except StoreUnavailable as error:
-            log.warning("schedule %r: its lease can't be given back, and ends by itself: %s", name, error)
+            log.warning("schedule %r: its lease can't be given back, so it ends by itself: %s", name, error)

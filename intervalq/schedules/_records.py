@@ -129,7 +129,7 @@ class Records:
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """A context with a function that waits until a record may have changed; for ever without wake-ups."""
+        """A context with a function that waits until a record may have changed: for ever without wake-ups."""
         if isinstance(self._store, SchedulesWaking):
             async with self._store.schedule_changes() as changed:
                 yield changed

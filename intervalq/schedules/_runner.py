@@ -37,7 +37,7 @@ _BEHIND: Final = 20_000
 whether that run has ended, and presume it: if they were first while it goes on, they would ask twice."""
 
 _THREADS: Final = 40
-"""How many runs of a plain function go on at once in a process. Other schedules have their own."""
+"""How many runs of one plain function may go on at once in a process."""
 
 _PAUSE: Final = 5.0
 """The longest pause between two attempts to reach the store, in seconds."""

@@ -47,7 +47,7 @@ class Record:
     """Who fired the last one: a name that is used for one occurrence by one process."""
     until: int = 0
     """When the run of the last occurrence ends unless its holder renews the lease, or when it was given back.
-    0: it has ended, and nothing waited for that. So who knows of the run knows this record, too."""
+    0: it has ended, and nothing waited for that. So who knows the run can tell the record after its end."""
     running: bool = False
     """Whether its holder has not reported the end of the run; where runs may overlap, its beginning."""
     paused: bool = False

@@ -52,7 +52,7 @@ class Schedules:
         return BACKGROUND.call(lambda: self._here().inspect(name, upcoming=upcoming))
 
     def pause(self, name: str) -> None:
-        """Let a schedule not fire any more: see `intervalq.schedules.Schedules.pause`."""
+        """Stop a schedule from firing: see `intervalq.schedules.Schedules.pause`."""
         BACKGROUND.call(lambda: self._here().pause(name))
 
     def resume(self, name: str) -> None:
@@ -60,7 +60,7 @@ class Schedules:
         BACKGROUND.call(lambda: self._here().resume(name))
 
     def fire(self, name: str) -> None:
-        """Let a schedule fire now: see `intervalq.schedules.Schedules.fire`."""
+        """Fire a schedule now: see `intervalq.schedules.Schedules.fire`."""
         BACKGROUND.call(lambda: self._here().fire(name))
 
     def drop(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The service: the verbs of a store for clients in every language, in protocols that have clients already."""
+"""The service: offers a store to clients in any language, through protocols that already have clients."""
 
 from __future__ import annotations
 

@@ -43,6 +43,11 @@ class Rule(NamedTuple):
 class Caller(Protocol):
     """The sender of a request."""
 
+    @property
+    def name(self) -> str:
+        """Who it is, for people."""
+        ...
+
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """Those of the wanted actions that it may not do.
 
@@ -95,6 +100,11 @@ def only(headers: Sequence[str | bytes]) -> str | None:
 
 class Anybody:
     """A caller of a service without access control."""
+
+    @property
+    def name(self) -> str:
+        """See `Caller`."""
+        return "anybody"
 
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """See `Caller`: nothing."""

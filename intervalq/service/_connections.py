@@ -10,10 +10,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MAX_CONNECTIONS: Final = 10_000
 """The maximum number of connections of each server; further ones are closed at once."""
 _LOOK: Final = 10.0
-"""Seconds between two looks at a connection."""
+"""Seconds between two checks of a connection."""
 _PATIENCE: Final = 3
-"""How many consecutive looks may find that a request is incomplete, or that the client took nothing of an
-answer."""
+"""How many consecutive checks may find an incomplete request, or that the client has not read on."""
 
 
 class Connection(H11Protocol):
@@ -22,9 +21,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
-        self._left = 0  # bytes of answers that the client had not taken at the last look
-        self._late = 0  # looks in a row at which it was late
-        self._seen = self.cycle  # the request at the last look
+        self._left = 0  # bytes of answers that the client had not read at the last check
+        self._late = 0  # consecutive checks at which it was late
+        self._seen = self.cycle  # the request at the last check
         self._next = self.loop.call_later(_LOOK, self._look)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
@@ -44,7 +43,7 @@ class Connection(H11Protocol):
         self._left = left
         cycle, seen = self.cycle, self._seen
         self._seen = cycle
-        # A look may find a busy client between two requests, but then its last request has changed.
+        # A check may find a busy client between two requests, but then its last request has changed.
         is_incomplete = cycle is seen and (cycle is None or cycle.response_complete or cycle.more_body)
         self._late = self._late + 1 if (0 < left >= before) or (not left and is_incomplete) else 0
         if self._late > _PATIENCE:

@@ -100,6 +100,11 @@ class Asking:
         kind, _, credentials = authorization.partition(" ")
         self._kind, self._credentials = kind, credentials.strip()
 
+    @property
+    def name(self) -> str:
+        """See `Caller`: only the agent knows it."""
+        return "somebody"
+
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """See `Caller`."""
         twins = {(action, queue) for action, queue in wanted if not is_canonical(queue)}

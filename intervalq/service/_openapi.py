@@ -44,8 +44,8 @@ def document(paths: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, 
         "info": {
             "title": "intervalq",
             "version": "1",
-            "description": "Paces calls: at most one start per interval for all who use a queue. Beside it "
-            "there are durable tasks, ledgers and schedules.",
+            "description": "Paces calls: at most one start per interval for all who use a queue. "
+            "There are also durable tasks, ledgers and schedules.",
         },
         "paths": paths,
         "components": {

@@ -12,7 +12,6 @@ from starlette.routing import Route
 
 from intervalq._watch.reader import Reader
 from intervalq._wire.schema import Schemas
-from intervalq.service import _page, _schedules
 from intervalq.service._access import Access
 from intervalq.service._entroq import over_grpc as entroq_grpc
 from intervalq.service._entroq import over_http as entroq_http
@@ -22,6 +21,7 @@ from intervalq.service._pacing import over_http as pacing_http
 from intervalq.service._pacing.openapi import paths_of
 from intervalq.service._pacing.queues import Queues
 from intervalq.service._pacing.verbs import Pacing
+from intervalq.service._page import page, schedules, tasks
 from intervalq.service._remote import over_http as remote_http
 from intervalq.service._remote.over_grpc import Remote
 from intervalq.service._remote.stores import Stores
@@ -49,15 +49,17 @@ class Parts:
         found = remote_http.routes(self._stores, self._access)
         if self._queues is not None:
             paths |= paths_of(pacing_http.VERBS)
-            found += pacing_http.routes(Pacing(self._queues), self._access)
-        described = document(paths | _schedules.paths(), schemas.parts)
+            found += pacing_http.routes(Pacing(self._queues, self._stores.actions), self._access)
+        described = document(paths | schedules.paths() | tasks.paths(), schemas.parts)
 
         async def openapi(request: Request) -> Response:
             del request
             return JSONResponse(described)
 
         found.append(Route("/v1/openapi.json", openapi, methods=["GET"]))
-        found += _schedules.routes(self._reader, self._access) + _page.routes(self._reader, self._access)
+        found += page.routes(self._reader, self._access, self._stores.actions)
+        found += schedules.routes(self._reader, self._access, self._stores.actions)
+        found += tasks.routes(self._stores, self._access)
         return [*entroq_http.routes(self.verbs, self._access), *found]
 
     def close(self) -> None:

@@ -32,10 +32,10 @@ _PATIENCE: Final = 0.02
 """Seconds for which a jump waits for what doesn't depend on time: working threads, sockets, other loops."""
 
 _LOOK: Final = 0.001
-"""Seconds between two looks at whether a jump may be made."""
+"""Seconds between two checks of whether time may jump."""
 
 _ROUNDS: Final = 5
-"""How many rounds of the event loop pass before a queue's wait is skipped; a job begins within so many."""
+"""How many rounds of the event loop pass before a wait of a queue is skipped. A job begins within them."""
 
 _FAR: Final = 400 * 86_400
 """Seconds after which a wait counts as one without an end: time doesn't jump so far."""
@@ -72,7 +72,7 @@ class VirtualClock:
         return self.now() / 1e6
 
     def advance(self, duration: Duration) -> None:
-        """Let time pass while this thread waits, without waiting: seconds, a timedelta, or text like `1h`."""
+        """Let time pass, as if this thread waited: seconds, a timedelta, or text like `1h`."""
         self.block_until(self.now() + parse.duration(duration))
 
     # --- `Clock` ------------------------------------------------------------------------------------

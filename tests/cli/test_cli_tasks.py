@@ -19,8 +19,8 @@ import pytest
 from cli import tasks_shown
 from cli.command_line import CommandLine, help_of
 from cli.tasks_shown import claimed, die, lines, sizes, url, values
+from intervalq._watch.task import many
 from intervalq.cli._tasks.command import tasks as group
-from intervalq.cli._tasks.show import many
 from intervalq.tasks import Tasks
 
 tasks = tasks_shown.tasks

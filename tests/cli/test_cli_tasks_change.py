@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 from cli import tasks_shown
 from cli.command_line import CommandLine
 from cli.tasks_shown import claimed, die, lines, looked, sizes, values
-from intervalq.cli._tasks import bulk
+from intervalq._watch import edit as edits
 from intervalq.cli._tasks.bulk import BulkEdit
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import Change, Command, Delete, Modify, Row
@@ -208,7 +208,7 @@ async def test_ctrl_c_ends_between_two_steps(monkeypatch: pytest.MonkeyPatch) ->
             while edit.by is None:
                 await checkpoint()
 
-    monkeypatch.setattr(bulk, "_STEP", 10)
+    monkeypatch.setattr(edits, "_STEP", 10)
     handle = Meddled(signalled)
     await handle.modify(*(handle.new("q", number) for number in range(100)))
     edit = BulkEdit(handle, deleted, "deleted", force=False)

@@ -19,6 +19,7 @@ from cli.command_line import CommandLine
 from intervalq import IntervalQueue
 from intervalq._watch.reader import Reader
 from intervalq.cli._top.app import Top
+from intervalq.cli._top.tasks import TasksOf
 from intervalq.tasks import Tasks
 from servers import Server
 
@@ -111,6 +112,62 @@ async def test_schedules_are_paused_resumed_and_run(tmp_path: Path) -> None:
                 [info] = await tasks.schedules.inspect_all()
                 assert info.paused is (key == "p" and "paused" in shown(app))
         assert [each.name for each in await tasks.queues() if each.name == "reports"] == ["reports"]
+        await app._reader.aclose()
+
+
+async def test_tasks_of_a_queue_are_chosen_and_changed(tmp_path: Path) -> None:
+    """Dead tasks are looked at, filtered, put back, moved and deleted; others are cancelled."""
+    url = f"sqlite://{tmp_path}/state.db"
+    async with screens.world(url), Tasks(url) as tasks:
+
+        async def queues() -> dict[str, int]:
+            return {each.name: each.size for each in await tasks.queues() if ":" not in each.name}
+
+        app = opened(url)
+        async with app.run_test(size=(110, 30), notifications=True) as pilot:
+
+            async def press(*keys: str) -> str:
+                await pilot.press(*keys)
+                await changed(app)
+                if isinstance(app.screen, TasksOf):
+                    await app.screen.look()
+                await pilot.pause()
+                return shown(app)
+
+            await press("2")
+            await app.look()
+            assert "shows the tasks of mails.dead" in await press("down")
+            text = await press("enter", "down")
+            assert "tasks of mails.dead" in text
+            assert "SMTPError: try 2" in text
+            assert re.search(r"attempt 2  failed \d{4}-", text)
+            assert '"to": 1' in await press("v")
+            assert "Retry 1 task?" in await press("r")
+            await press("n")
+            assert await queues() == {"mails.dead": 3, "reports": 12}
+            assert "Retry: 1 task" in await press("r", "y")
+            assert await queues() == {"mails": 1, "mails.dead": 2, "reports": 12}
+            text = await press("slash", *"try 3q", "backspace", "enter")  # q is a letter there
+            assert "mail-2" in text
+            assert "mail-0" not in text
+            assert "Move 1 task to which queue?" in await press("a", "m")
+            assert "Move 1 task to later?" in await press(*"later", "enter")
+            await press("y")
+            assert await queues() == {"later": 1, "mails": 1, "mails.dead": 1, "reports": 12}
+            assert "mail-0" in await press("escape")  # out of the filter
+            assert re.search(r"\* +mail-0", await press("space"))
+            await press("d", "y")
+            assert await queues() == {"later": 1, "mails": 1, "reports": 12}
+            assert "reports" in await press("escape")
+            await app.look()
+            await press("down", "down", "down", "enter")
+            assert "Cancel all tasks of reports?" in await press("a", "c")
+            assert "Cancel: 12 tasks" in await press("y")
+            left = await tasks.tasks("reports")
+            assert [task.claimant is not None for task in left] in (
+                [True],
+                [],
+            )  # what is being worked on ends
         await app._reader.aclose()
 
 

@@ -146,6 +146,9 @@ def in_bodies() -> Iterator[Sent]:
     ):
         for more in ({}, {"force": True}, {"session": "theirs"}):
             yield "POST", "/v1/tasks/modify", "", json.dumps(part | more).encode()
+    for change in ("retry", "cancel", "delete"):
+        for name, ids in itertools.product(("/theirs", "/mine/../theirs", "/mine/a"), ({}, {"ids": ["t"]})):
+            yield "POST", "/v1/tasks/edit", "", json.dumps({"change": change, "queue": name} | ids).encode()
     yield "POST", "/v1/tasks/cancel", "", b'{"ids": ["t"]}'
     yield "GET", "/v1/queues", "", b""
     yield "GET", "/v1/ledgers", "", b""

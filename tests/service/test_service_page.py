@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import screens
-from browser import DESKTOP, OVERFLOW, PHONE, chromium
+from browser import DESKTOP, OVERFLOW, PHONE, Page, chromium
 from intervalq import IntervalQueue
 from intervalq._watch import reader, rows
 from intervalq._watch.reader import Reader
@@ -49,7 +49,11 @@ async def test_in_a_browser(tmp_path: Path) -> None:
         await page.until("document.querySelector('#about').textContent.includes('needs a token')")
         assert await page.see(f"({OVERFLOW})()") == []
         await screens.sign_in(page, "look")
-        assert await page.see("document.querySelectorAll('main button').length") == 0
+        assert await page.see("document.querySelectorAll('main button:not([data-of^=Show])').length") == 1
+        await screens.show_tasks(page, "mails.dead")
+        assert await page.see("document.querySelectorAll('#of .task').length") == 3
+        inputs = "[...document.querySelectorAll('#acts button, #of input')].filter((one) => one.offsetParent)"
+        assert await page.see(f"{inputs}.map((one) => one.id)") == ["filter"]
         await screens.sign_in(page, "all")
         await page.until("document.querySelectorAll('.chart').length > 1")  # rates, and the histogram
         seen = await page.see("document.documentElement.outerHTML")
@@ -69,6 +73,8 @@ async def test_in_a_browser(tmp_path: Path) -> None:
             await page.click(pause)
             await page.until(f"{pause}.textContent === '{after}'")
             assert (await queue.inspect()).is_held is (verb == "Pause")
+            seen = await page.see("document.querySelector('#queues').textContent")
+            assert bool(re.search("held byall, .* ago", seen)) is (verb == "Pause")
             assert await page.see(f"document.activeElement === {pause}")
         async with Tasks(url) as tasks:
             of_schedule = "document.querySelectorAll('#schedules button')"
@@ -80,6 +86,7 @@ async def test_in_a_browser(tmp_path: Path) -> None:
             asked = ["Pause api", "Resume api", "Pause nightly", "Resume nightly", "Run now nightly"]
             assert page.asked == [f"{each}, for all processes?" for each in asked]
 
+        await tasks_in_bulk(page, url)
         for width in (PHONE, DESKTOP):
             for dark in (False, True):
                 await page.open(f"{address}#api", width=width, dark=dark)
@@ -88,6 +95,70 @@ async def test_in_a_browser(tmp_path: Path) -> None:
                 assert await page.see("getComputedStyle(document.body).backgroundColor") == (
                     "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
                 )
+
+
+async def tasks_in_bulk(page: Page, url: str) -> None:
+    """Dead tasks are looked at, chosen, filtered, put back, moved, cancelled and deleted."""
+
+    async def click(change: str) -> str:
+        """Click on a change; returns the answer."""
+        before = len(page.asked)
+        await page.see("document.querySelector('#told').textContent = ''")
+        await page.click(f"document.querySelector('[data-of=\"{change} tasks\"]')")
+        await page.until("document.querySelector('#told').textContent !== ''")
+        said: str = await page.see("document.querySelector('#told').textContent")
+        assert len(page.asked) - before == (not said.endswith(("first.", "of a queue.")))
+        return said
+
+    def box(id_: str) -> str:
+        return f"document.querySelector('[aria-label=\"choose {id_}\"]')"
+
+    await screens.show_tasks(page, "mails.dead")
+    lines = "[...document.querySelectorAll('#of .task')]"
+    assert await page.see(f"{lines}.length") == 3
+    await page.click(f"{lines}[1].querySelector('b')")
+    await page.until("document.querySelector('dd.value') !== null")
+    opened = await page.see(f"{lines}[1].textContent")
+    assert "SMTPError: try 2" in opened
+    assert re.search(r"attempt 2failed \d{4}-", opened)
+    assert re.search(r'value\{\s+"to": 1\s+\}', opened)
+
+    assert await click("retry") == "Choose tasks first."
+    await page.click(box("mail-0"))
+    assert await click("retry") == "Retry: 1 done."
+    assert page.asked[-1] == "Retry 1 task of mails.dead?"
+    await page.until(f"{lines}.length === 2")
+    assert await page.see(f"{lines}[0].open")  # as it was
+    await page.see("document.querySelector('#filter').focus()")
+    await page.do("Input.insertText", text="TRY 3")
+    assert await page.see(f"{lines}.length") == 1
+    await page.click("document.querySelector('#every')")
+    assert await click("move") == "Say where: give the name of a queue."
+    await page.see("document.querySelector('#to').focus()")
+    await page.do("Input.insertText", text="later")
+    assert await click("move") == "Move: 1 done."
+    assert page.asked[-1] == "Move 1 task of mails.dead to later?"
+    await screens.show_tasks(page, "mails.dead")
+    await page.until(f"{lines}.length === 1")
+    await page.click("document.querySelector('#every')")
+    assert await click("delete") == "Delete: 1 done."
+    assert page.asked[-1] == "Delete all tasks of mails.dead?"
+    await screens.show_tasks(page, "reports")
+    await page.click("document.querySelector('#every')")
+    assert await click("cancel") == "Cancel: 13 done."  # with that of "Run now"
+    await page.until(f"{lines}.every((line) => line.textContent.includes('cancelled, ending'))")
+    async with Tasks(url) as tasks:
+        left = {task.id: task.queue for task in await tasks.tasks() if task.queue[:4] in {"mail", "late"}}
+        assert left == {"mail-0": "mails", "mail-2": "later"}
+        [back] = await tasks.tasks("mails")
+        assert (back.attempt, back.error) == (0, "")
+    acted = await page.see("document.querySelector('#actions').textContent")
+    for each in (
+        "allcancel 13tasks of reports",
+        "allmove 1tasks of mails.dead to later",
+        "allpausequeue api",
+    ):
+        assert each in acted
 
 
 async def test_it_loads_nothing_and_lets_nothing_else_run(page: str) -> None:
@@ -180,7 +251,7 @@ async def test_many_who_look_read_the_store_once(tmp_path: Path, monkeypatch: py
         return await look(self, name)
 
     monkeypatch.setattr(Reader, "look", counted)
-    monkeypatch.setattr("intervalq.service._page._REST", 3600.0)
+    monkeypatch.setattr("intervalq.service._page.page._REST", 3600.0)
     async with screens.serving(url) as address, httpx.AsyncClient(base_url=address) as client:
         answers = await asyncio.gather(*(client.get("/v1/overview") for _ in range(20)))
         assert {json.dumps(answer.json()["queues"]) for answer in answers} == {

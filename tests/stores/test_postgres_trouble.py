@@ -197,5 +197,5 @@ async def test_advice_names_what_is_wrong(
     starts = [reported.split(":")[0] for reported in await wrong(bad)]
     assert starts == ["synchronous_commit is off", "transactions are serializable"]
     assert "pooler" in " ".join(await wrong(pgbouncer_url))
-    monkeypatch.setattr(postgres_queues, "OLD", -1.0)
+    monkeypatch.setattr("intervalq_stores.postgres._advice.OLD", -1.0)
     assert "has been open" in " ".join(await wrong(url))

@@ -10,9 +10,9 @@ import anyio
 import click
 
 from intervalq._show import as_json, bare_table, cell, escaped, print_table
+from intervalq._watch.task import many, moment
 from intervalq.cli._app import Commands, Failed
 from intervalq.cli._options import examples, json_option
-from intervalq.cli._tasks.show import many, moment
 from intervalq.errors import InvalidOption, LedgerNotFound
 from intervalq.ledger import Ledger, LedgerInfo, ledgers
 from intervalq.ledger.rules import Shown

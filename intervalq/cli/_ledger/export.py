@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from intervalq._show import as_json, warn
+from intervalq._watch.task import many
 from intervalq.cli._ledger.command import ledger_store_option, on_ledger, state_options, states_of
 from intervalq.cli._options import examples
 from intervalq.cli._tasks.batch import Bar
-from intervalq.cli._tasks.show import many
 from intervalq.ledger import Ledger, LedgerRow
 
 _STEP = 500

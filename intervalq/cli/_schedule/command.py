@@ -114,7 +114,14 @@ def list_(store: str | None, *, as_json_: bool) -> None:
 
 @click.command("next", epilog=examples("intervalq schedule next nightly -n 3"))
 @click.argument("name")
-@click.option("-n", "count", default=10, show_default=True, type=click.IntRange(1, 1_000), help="How many.")
+@click.option(
+    "-n",
+    "count",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1, 1_000),
+    help="How many times to show.",
+)
 @schedules_store_option
 @json_option
 def next_(name: str, count: int, store: str | None, *, as_json_: bool) -> None:

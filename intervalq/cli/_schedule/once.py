@@ -46,7 +46,7 @@ _SHOWN: Final = 10
 @click.option("--cron", metavar="EXPRESSION", help="Instead of --every: the five fields of the crontab.")
 @click.option("--timezone", default="UTC", show_default=True, metavar="ZONE", help="The zone of --cron.")
 @click.option(
-    "--grace", metavar="D", help="Run nothing that is later than this. Default: until the next time."
+    "--grace", metavar="D", help="Run COMMAND at most this much late. Default: until the next time."
 )
 @click.option("--wait", is_flag=True, help="If another host runs it, wait for its end.")
 @click.option(
@@ -71,10 +71,10 @@ def once(
 ) -> None:
     """Run COMMAND on one of many hosts.
 
-    Let cron start this for the same time on as many hosts as you like. The first one runs COMMAND; the others
-    say which one that is, and exit with 0, with --wait when it has ended. The time is the last one of --every
-    or --cron on the store's clock; a host that is up to a minute early waits for it. The schedule appears in
-    `intervalq schedule list`, and can be paused and dropped.
+    Let cron start this for the same time on as many hosts as you like. The first one runs COMMAND;
+    the others say which one that is, and exit with 0 (with --wait, once it has ended). The time is the last
+    one of --every or --cron on the store's clock; a host that is up to a minute early waits for it. The
+    schedule appears in `intervalq schedule list`, and can be paused and dropped.
 
     COMMAND ends when this process does, however that ends. If its host dies, that is reported by the host
     that runs the next occurrence; with --retry-after, another host runs it again.

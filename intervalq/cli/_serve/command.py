@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -24,9 +25,9 @@ _NONE: Final = "none"
 _FILES: Final = 32_768
 """Open files: both servers have up to 10,000 connections, and the store needs some."""
 _STORE_HELP: Final = (
-    "What to serve: a URL with postgresql:// or redis://, the path of a SQLite database; or of nats://, "
-    "queues and schedules. To keep passwords out of `ps`, set INTERVALQ_STORE in the environment instead. "
-    "Default: the SQLite files in your state folder."
+    "What to serve: a URL with postgresql:// or redis://, or the path of a SQLite database; of a URL with "
+    "nats://, only queues and schedules are served. To keep passwords out of `ps`, set INTERVALQ_STORE in "
+    "the environment instead. Default: the SQLite files in your state folder."
 )
 
 
@@ -42,7 +43,7 @@ _STORE_HELP: Final = (
     default="127.0.0.1:37706",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where the gRPC service listens; port 0: any that is free; none: no such service.",
+    help="Where the gRPC service listens. Port 0 is any free port; `none` omits the service.",
 )
 @click.option(
     "--http",
@@ -67,8 +68,8 @@ _STORE_HELP: Final = (
     "logs",
     multiple=True,
     metavar="FILE",
-    help="Show gaps, lateness, unused slots and refusals on the page by this log, which "
-    "IntervalQueue(log=...) writes. May be repeated.",
+    help="Show gaps, lateness, unused slots and refusals on the page from this log, which "
+    "IntervalQueue(log=...) writes. Can be repeated.",
 )
 @click.option("--tls-cert", metavar="FILE", help="The service's certificate (PEM), with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The private key of the certificate (PEM).")
@@ -107,11 +108,13 @@ def serve(
 
     The service speaks EntroQ's protocol for tasks, paces over HTTP/JSON, and is the store
     intervalq://HOST:PORT for other programs of intervalq. It keeps nothing itself, so any number of them may
-    serve one store. Once it is ready, it prints its addresses on standard output.
+    serve one store. Once it is ready, it prints its addresses on standard output. On standard error, it
+    writes a line for each change that a caller makes for everybody, such as a pause, with the caller's name.
 
-    After SIGTERM or Ctrl-C it accepts no more requests; claims that wait end at once, and the other requests
-    may end. A second signal ends the service at once. The exit code is 0; 1 if the store can't be used; 2 for
-    wrong use, or if an address can't be had; 128 plus the signal's number after a second signal.
+    After SIGTERM or Ctrl-C it accepts no more requests; waiting claims end at once, and the
+    other requests may finish. A second signal ends the service at once. The exit code is 0; 1 if the store
+    can't be used; 2 for wrong use, or if an address can't be had; 128 plus the signal's number after a second
+    signal.
     """
     from intervalq.service import serve as serve_  # noqa: PLC0415 - help must work without the extra
 
@@ -156,6 +159,7 @@ def serve(
             group.start_soon(heed)
             _say(await group.start(served), as_json_=as_json_)
 
+    _say_who_acts()
     anyio.run(run)
 
 
@@ -167,6 +171,16 @@ def _allow_connections() -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _say_who_acts() -> None:
+    """Write down on standard error who has changed what for everybody."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log = logging.getLogger("intervalq.actions")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # no handler of this process is above it
 
 
 def _tls(cert: str | None, key: str | None, client_ca: str | None) -> Tls | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from intervalq._show import as_json, warn
+from intervalq._watch.task import many
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.command import on_tasks, tasks_store_option
-from intervalq.cli._tasks.show import many
 from intervalq.tasks import Cancelled, Tasks
 from intervalq.tasks.store import MAX_ROWS
 

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import click
 
 from intervalq._show import as_json, escaped, warn
+from intervalq._watch.edit import Make, deleted, moved, retried
+from intervalq._watch.task import many
 from intervalq.cli._app import Failed
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.bulk import BulkEdit
 from intervalq.cli._tasks.command import on_tasks, tasks_store_option
-from intervalq.cli._tasks.show import many
 from intervalq.errors import InvalidOption
 from intervalq.tasks import Tasks
 from intervalq.tasks._claim.values import queue_name
-from intervalq.tasks._spec.outcome import dead_queue, living_queue
-from intervalq.tasks.rules import Change, Delete, Row
+from intervalq.tasks._spec.outcome import dead_queue
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,14 +58,7 @@ def retry(ctx: click.Context, /, **given: Any) -> None:
     queue = given["queue"]
     if queue is not None and dead_queue(queue) != queue:
         raise InvalidOption(f"--queue {queue!r} is not a dead-letter queue: give {dead_queue(queue)}")
-    ctx.exit(_do(_retried, ("put back", "put back"), **given))
-
-
-def _retried(row: Row) -> Change | str:
-    queue = living_queue(row.queue)
-    if queue == row.queue:
-        return f"is in queue {queue}, which is not a dead-letter queue"
-    return Change(row.id, row.version, queue=queue, delay=0, attempt=0, error="")
+    ctx.exit(_do(retried, ("put back", "put back"), **given))
 
 
 @click.command(
@@ -85,15 +78,7 @@ def move(ctx: click.Context, /, to: str, **given: Any) -> None:
     queue_name(to)
     if given["queue"] == to:
         raise InvalidOption(f"--to {to} is the queue that the tasks are in: give another one")
-    is_dead = dead_queue(to) == to
-
-    def moved(row: Row) -> Change | str:
-        if row.queue == to:
-            return "is already in that queue"
-        anew = 0 if living_queue(row.queue) != row.queue and not is_dead else None
-        return Change(row.id, row.version, queue=to, attempt=anew)
-
-    ctx.exit(_do(moved, ("moved", f"moved to {to}"), **given))
+    ctx.exit(_do(moved(to), ("moved", f"moved to {to}"), **given))
 
 
 @click.command(
@@ -115,11 +100,11 @@ def delete(ctx: click.Context, /, *, yes: bool, **given: Any) -> None:
                 raise Failed("nothing was deleted")
         elif given["all_"]:
             raise InvalidOption("give --yes to delete all tasks of a queue without a terminal")
-    ctx.exit(_do(lambda row: Delete(row.id, row.version), ("deleted", "deleted"), **given))
+    ctx.exit(_do(deleted, ("deleted", "deleted"), **given))
 
 
 def _do(
-    make: Callable[[Row], Change | Delete | str],
+    make: Make,
     words: tuple[str, str],
     *,
     ids: tuple[str, ...],

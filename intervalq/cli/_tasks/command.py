@@ -10,12 +10,12 @@ import anyio
 import click
 
 from intervalq._show import as_json, escaped, print_table
+from intervalq._watch.task import facts, history
 from intervalq.cli._app import Commands, Failed
 from intervalq.cli._options import examples, json_option
-from intervalq.cli._tasks.ended import history, outcome_facts, outcome_fields, outcome_table
+from intervalq.cli._tasks.ended import outcome_facts, outcome_fields, outcome_table
 from intervalq.cli._tasks.show import (
     dead_table,
-    facts,
     fields,
     queue_table,
     session_table,

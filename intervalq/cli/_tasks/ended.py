@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from intervalq._show import cell, escaped, seconds
-from intervalq.cli._tasks.show import WIDEST, moment, table_of, value_of
-from intervalq.tasks import FailedAttempt, Outcome, UnreadableValue
+from intervalq._watch.task import history, moment, value_of
+from intervalq.cli._tasks.show import WIDEST, table_of
+from intervalq.tasks import Outcome, UnreadableValue
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,17 +77,6 @@ def outcome_facts(outcome: Outcome) -> list[tuple[str, str]]:
     for what, value in (("result", _result_of(outcome)), ("value", value_of(outcome))):
         lines = json.dumps(value, indent=2).split("\n")
         rows += [("" if index else what, line) for index, line in enumerate(lines)]
-    return rows
-
-
-def history(errors: Sequence[FailedAttempt]) -> list[tuple[str, str]]:
-    """Failed attempts as names and values: when each failed, and why."""
-    rows: list[tuple[str, str]] = []
-    for error in errors:
-        rows.append(
-            (f"attempt {error.attempt}", "failed" if error.at is None else f"failed {moment(error.at)}")
-        )
-        rows += [("", escaped(line)) for line in error.error.split("\n")]
     return rows
 
 

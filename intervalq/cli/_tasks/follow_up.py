@@ -8,10 +8,10 @@ import anyio
 import click
 
 from intervalq._show import as_json, warn
+from intervalq._watch.task import many
 from intervalq.cli._run.input import Input
 from intervalq.cli._run.jobs import BadLine
 from intervalq.cli._tasks.batch import Interrupt
-from intervalq.cli._tasks.show import many
 from intervalq.errors import InvalidInterval, InvalidTask
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import Insert

@@ -13,6 +13,7 @@ import click
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from intervalq._show import as_json, warn
+from intervalq._watch.task import many
 from intervalq.cli._app import Failed
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._run.input import Input
@@ -20,7 +21,6 @@ from intervalq.cli._run.jobs import BadLine
 from intervalq.cli._tasks.batch import Bar, Interrupt
 from intervalq.cli._tasks.command import on_tasks, tasks_store_option
 from intervalq.cli._tasks.follow_up import BatchOfLines
-from intervalq.cli._tasks.show import many
 from intervalq.errors import (
     IntervalqError,
     InvalidInterval,
@@ -110,7 +110,7 @@ class Made:
 @click.argument("queue")
 @click.argument("value", required=False)
 @click.option("--text", is_flag=True, help="Insert VALUE, or each line, as text instead of JSON.")
-@click.option("--id", "id_", metavar="ID", help="Id of the task. Refused if it exists.")
+@click.option("--id", "id_", metavar="ID", help="Id of the task; one that exists is refused.")
 @click.option("--key", metavar="TEXT", help="Tasks with the same key run one at a time, in order.")
 @click.option("--at", metavar="TIME", help="Start no earlier: 2030-01-31T08:00+01:00, or seconds since 1970.")
 @click.option("--delay", metavar="D", help="Start no earlier than this from now: 10s, 2m, 1h, 1d.")

@@ -11,9 +11,8 @@ import anyio
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.events import Resize
-from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static, TabbedContent, TabPane
 
 from intervalq import QueueState
@@ -23,13 +22,15 @@ from intervalq._watch.follow import Gaps
 from intervalq._watch.rates import Point, Rates
 from intervalq._watch.reader import Reader
 from intervalq._watch.rows import Row
+from intervalq.cli._top.ask import Confirm
+from intervalq.cli._top.table import LABEL, details, fill
+from intervalq.cli._top.tasks import TasksOf
 from intervalq.errors import IntervalqError
 from intervalq.schedules import ScheduleInfo
 
 _LOW: Final = 16
 """The height of a screen, in lines, below which there is no room for the details."""
 
-_LABEL: Final = 12
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
 
@@ -39,25 +40,6 @@ class View(NamedTuple):
     title: str
     columns: tuple[str, ...]
     read: Callable[[], Awaitable[list[Row]]]
-
-
-class Confirm(ModalScreen[bool]):
-    """Asks whether to do something."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "dismiss(True)", "Yes"),
-        Binding("n,escape", "dismiss(False)", "No"),
-    ]
-
-    def __init__(self, question: str) -> None:
-        super().__init__()
-        self._question = question
-
-    def compose(self) -> ComposeResult:
-        """See Textual."""
-        with Vertical():
-            yield Static(Text(self._question))
-            yield Static(Text("y: yes   n: no"))
 
 
 class Top(App[None]):
@@ -70,12 +52,14 @@ class Top(App[None]):
     TabPane { padding: 0; }
     DataTable { height: 1fr; }
     #detail { height: auto; max-height: 50%; border-top: solid $primary; padding: 0 1; }
-    Confirm { align: center middle; }
-    Confirm Vertical { width: auto; max-width: 90%; height: auto; padding: 1 2; border: solid $primary; }
-    Confirm Static { width: auto; max-width: 100%; }
+    Confirm, Ask { align: center middle; }
+    .question { width: auto; max-width: 90%; height: auto; padding: 1 2; border: solid $primary; }
+    .question Static { width: auto; max-width: 100%; }
+    .question Input { width: 40; max-width: 100%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "quit", "Quit", priority=True),
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("p", "pause", "Pause, resume"),
         Binding("f", "fire", "Run now"),
         *(Binding(str(place + 1), f"view({place})", show=False) for place in range(4)),
@@ -127,6 +111,11 @@ class Top(App[None]):
         self._table(self._place).focus()
         self.run_worker(self.look())
 
+    def on_data_table_row_selected(self) -> None:
+        """See Textual: Enter on a queue of tasks shows these."""
+        if self._shows_tasks() and (row := self._row()) is not None:
+            self.push_screen(TasksOf(self._reader, row.key, self._every))
+
     def on_data_table_row_highlighted(self) -> None:
         """See Textual: the cursor is on another row."""
         self._show_detail()
@@ -172,6 +161,9 @@ class Top(App[None]):
     def _place(self) -> int:
         return int(self.query_one(TabbedContent).active.removeprefix("view") or 0)
 
+    def _shows_tasks(self) -> bool:
+        return self._views[self._place].columns is rows.TASKS
+
     def _table(self, place: int) -> DataTable[Text]:
         return self.query_one(f"#table{place}", DataTable)
 
@@ -182,27 +174,8 @@ class Top(App[None]):
         return self._rows[place][at] if 0 <= at < len(self._rows[place]) else None
 
     def _show_rows(self, place: int) -> None:
-        """Fill the table of a view; the cursor stays on its row."""
-        table, view, found = self._table(place), self._views[place], self._rows[place]
-        before = None
-        if table.is_valid_row_index(table.cursor_row):
-            before = table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
-        scroll = table.scroll_y
-        with self.batch_update():
-            table.clear()
-            for row in found:
-                cells = zip(view.columns, row.cells, strict=True)
-                table.add_row(
-                    *(
-                        Text(cell, justify="right" if name in rows.NUMBERS else "left")
-                        for name, cell in cells
-                    ),
-                    key=row.key,
-                )
-            keys = [row.key for row in found]
-            if before in keys:
-                table.move_cursor(row=keys.index(before), scroll=False)
-            table.scroll_to(y=scroll, animate=False)
+        """Fill the table of a view."""
+        fill(self._table(place), self._views[place].columns, self._rows[place])
 
     def _show_about(self) -> None:
         ago = time.monotonic() - self._looked
@@ -215,12 +188,14 @@ class Top(App[None]):
 
     def _show_detail(self) -> None:
         row = self._row()
-        lines = [f"{name:>{_LABEL}}  {value}" for name, value in (row.facts if row is not None else ())]
+        facts = [] if row is None else [*row.facts]
+        if row is not None and self._shows_tasks():
+            facts.append(("Enter", f"shows the tasks of {escaped(row.key)}"))
         if row is not None and row.gaps is not None:
-            lines.insert(0, f"{'gaps':>{_LABEL}}  {histogram(row.gaps)}")
+            facts.insert(0, ("gaps", histogram(row.gaps)))
         if row is not None and row.points:
-            lines.insert(0, f"{'starts':>{_LABEL}}  {bars(row.points, self.size.width - _LABEL - 6)}")
-        self.query_one("#detail Static", Static).update(Text("\n".join(lines) or "nothing here"))
+            facts.insert(0, ("starts", bars(row.points, self.size.width - LABEL - 6)))
+        self.query_one("#detail Static", Static).update(Text(details(facts)))
 
     # --- changing -----------------------------------------------------------------------------------
 

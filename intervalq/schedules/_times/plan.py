@@ -20,24 +20,24 @@ _MINUTE: Final = 60_000_000
 _START: Final = 1_000_000
 """How late an occurrence may start before it counts as missed."""
 
-MOST_TIMES: Final = 100
-"""How many times of a schedule are listed that did not fire."""
+MAX_TIMES: Final = 100
+"""How many of the times that did not fire are listed."""
 _LAST: Final = 250_000_000_000_000_000
 """The year 9892: nothing occurs after it, because times end with the year 9999."""
 
 _JUMPS: Final = 10_000
-"""How many openings of its window a plan is followed to, to find an occurrence in it: 27 years."""
+"""In how many openings of its window a plan looks for an occurrence: those of 27 years."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """When a schedule occurs. All of its values are sound; `of` checks those that people write."""
+    """When a schedule occurs. All of its values are valid; `of` checks those that people write."""
 
     interval: int = 0
     """Microseconds between two occurrences; 0: `cron` says when."""
     cron: str = ""
     timezone: str = "UTC"
-    """That of `cron` and `window`."""
+    """The time zone of `cron` and `window`."""
     start: int | None = None
     """The first instant. An interval is counted from it, or else from 1970."""
     end: int | None = None
@@ -123,7 +123,7 @@ class Plan:
         while True:
             begin = max(after, until - width)
             listed = self._between(begin, until, 4 * most)
-            if listed is None:  # there are many at the end of a time without any
+            if listed is None:  # many occurrences follow a long time without any
                 until, width = self._last(begin, until), least
                 continue
             found = listed + found
@@ -133,14 +133,14 @@ class Plan:
 
     def times(self, after: int, until: int) -> tuple[datetime, ...]:
         """The times after one instant and up to another: at most the last 100."""
-        return tuple(self.time(instant) for instant in self.latest(after, until, MOST_TIMES))
+        return tuple(self.time(instant) for instant in self.latest(after, until, MAX_TIMES))
 
     def overdue(self, name: str, after: int, now: int) -> tuple[datetime, ...]:
         """The times of this schedule after an instant that should have fired by now: at most the last 100.
 
         A start takes its time, so those that became due within the last second aren't among them.
         """
-        found = self.latest(after, now - _START, MOST_TIMES)
+        found = self.latest(after, now - _START, MAX_TIMES)
         return tuple(self.time(instant) for instant in found if self.due(name, instant) <= now - _START)
 
     def _between(self, after: int, until: int, most: int) -> list[int] | None:

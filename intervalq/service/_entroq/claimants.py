@@ -1,4 +1,4 @@
-"""Claimants, EntroQ's holders of claims: each is a session of the store that nobody beats for."""
+"""Claimants, EntroQ's holders of claims: each is a session of the store that sends no heartbeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intervalq.tasks.rules import SECOND, Begin, Row, Session
 from intervalq.tasks.store import TaskStore
 
 PREFIX: Final = "entroq:"
-"""Begins the sessions of claimants, so that none can pass for the session of a worker."""
+"""The prefix of the sessions of claimants, so that none can pass for the session of a worker."""
 
 LONGEST: Final = 3_600 * SECOND
 """The longest claim, in microseconds."""

@@ -23,7 +23,7 @@ class Method(NamedTuple):
     response: type[Message]
     verb: Callable[[Verbs, Any, Caller], Awaitable[Message]]
     http: tuple[str, str]
-    """The method and path of its HTTP/JSON twin."""
+    """The method and path of the same over HTTP/JSON."""
 
 
 UNARY: Final = (

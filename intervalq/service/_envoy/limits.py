@@ -17,7 +17,7 @@ _ANY: Final = "*"
 
 
 class Limit(NamedTuple):
-    """What descriptors of some kind wait for."""
+    """The queue for descriptors of one kind."""
 
     domain: str
     match: Mapping[str, str]

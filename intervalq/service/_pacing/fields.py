@@ -55,8 +55,17 @@ FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "queue": {
         "type": "string",
         "maxLength": 200,
-        "description": "Of a durable schedule: where it inserts its tasks.",
+        "description": "Of tasks, or of those that a durable schedule inserts.",
     },
+    "change": {"type": "string", "maxLength": 10, "pattern": "^(retry|cancel|move|delete)$"},
+    "ids": {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 1_000,
+        "items": {"type": "string", "minLength": 1, "maxLength": 128},
+        "description": "Which tasks; left out: all of the queue.",
+    },
+    "to": {"type": "string", "maxLength": 200, "description": "Where tasks are moved."},
     "receipt": {"type": "string", "maxLength": 100},
     "units": {
         "type": "object",

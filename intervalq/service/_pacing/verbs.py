@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from intervalq import IntervalQueue, Slot
 from intervalq.errors import QueueNotFound, SlotTimeout
-from intervalq.rules import Advance
+from intervalq.rules import FOREVER, Advance, Command, Configure, Hold, Resume
 from intervalq.service._access import Caller, need
+from intervalq.service._actions import Actions
 from intervalq.service._pacing.limits import rate_limits
 from intervalq.service._pacing.queues import Queues
 from intervalq.service._refusal import Code, Refusal
@@ -39,8 +40,8 @@ class TooLate(Exception):
 class Pacing:
     """The queues of a store for clients over HTTP."""
 
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
+    def __init__(self, queues: Queues, actions: Actions) -> None:
+        self._queues, self._actions = queues, actions
         self._receipts: OrderedDict[str, tuple[str, Slot]] = OrderedDict()
 
     async def slot(self, name: str, given: Fields, caller: Caller) -> Done:
@@ -98,6 +99,8 @@ class Pacing:
         await need(caller, [("administer" if is_pause else "pace", name)])
         async with self._queue(name, given) as queue:
             await (queue.pause() if is_pause else queue.cool_down(given["seconds"]))
+            length = FOREVER if is_pause else round(given["seconds"] * 1e6)
+            self._note(caller, queue, Hold(length=length))
         return Done(None, {})
 
     async def resume(self, name: str, given: Fields, caller: Caller) -> Done:
@@ -105,6 +108,7 @@ class Pacing:
         await need(caller, [("administer", name)])
         async with self._queue(name, given) as queue:
             await queue.resume()
+            self._note(caller, queue, Resume())
         return Done(None, {})
 
     async def configure(self, name: str, given: Fields, caller: Caller) -> Done:
@@ -121,6 +125,7 @@ class Pacing:
                 await self._create(name, given.get("key"), settings)
             else:
                 await queue.configure(**settings)
+            self._note(caller, queue, Configure())
             return Done((await queue.inspect()).to_dict(), rate_limits(queue))
 
     async def inspect(self, name: str, given: Fields, caller: Caller) -> Done:
@@ -128,6 +133,9 @@ class Pacing:
         await need(caller, [("read", name)])
         async with self._queue(name, given) as queue:
             return Done((await queue.inspect()).to_dict(), rate_limits(queue))
+
+    def _note(self, caller: Caller, queue: IntervalQueue, command: Command) -> None:
+        self._actions.note_queue(caller, queue._options.record, command)  # noqa: SLF001 - its name in the store
 
     def _queue(self, name: str, given: Fields) -> AbstractAsyncContextManager[IntervalQueue]:
         return self._queues.queue(name, given.get("key"), given.get("each"))

@@ -154,7 +154,7 @@ async def _listening(
         queues = stores.of_queues()
         await need(caller, [("read", rights.schedule("*"))])
         if not isinstance(queues, SchedulesWaking):
-            raise UnsupportedOperation(queues.url, "this store tells of no changes of schedules")
+            raise UnsupportedOperation(queues.url, "this store sends no notice of changed schedules")
         context = queues.schedule_changes()
     elif subject.kind == QUEUES:
         queues, name = stores.of_queues(), steps.record_name(subject.name)

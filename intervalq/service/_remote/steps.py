@@ -120,10 +120,13 @@ async def _queue(
     record_name(name)
     await rights.need_for_queue(caller, name, command)
     if known is None:
-        return write_answer(await store.apply(name, command, now))
-    if not name.startswith(f"{known.record}:"):
+        done = write_answer(await store.apply(name, command, now))
+    elif not name.startswith(f"{known.record}:"):
         raise Refusal(Code.INVALID_ARGUMENT, "a key's queue is under the rate of another queue")
-    return write_keyed_answer(await pairing(store).apply_keyed(name, command, known, now))
+    else:
+        done = write_keyed_answer(await pairing(store).apply_keyed(name, command, known, now))
+    stores.actions.note_queue(caller, name, command)
+    return done
 
 
 async def _tasks(

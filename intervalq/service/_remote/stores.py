@@ -8,6 +8,7 @@ from typing import Any, Self
 from intervalq.errors import UnknownStore, UnsupportedOperation
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.service._large import Answers
+from intervalq.service._actions import Actions
 from intervalq.store import Scheduling, Store, given_url, open_store, scheduling, sound_url
 from intervalq.tasks.store import Pulling, TaskStore, checked_task_store, open_task_store
 
@@ -24,6 +25,8 @@ class Stores:
     is_ours: bool = True
     """Whether they were opened for this service, which then closes them."""
     answers: Answers = field(default_factory=Answers)
+    actions: Actions = field(default_factory=Actions)
+    """What callers have changed in them."""
 
     @classmethod
     def opened(cls, store: str | TaskStore | None) -> Self:

@@ -98,7 +98,7 @@ class TaskSuiteBase(Suite):
     """Fixtures of the suite's parts, and attributes by which a store's suite may deviate."""
 
     counts_versions: bool = True
-    """Versions count what happened to a task, from 0. False: they only grow at each change."""
+    """Versions count the changes of a task, from 0. False: each change only increases them."""
     tells_times: bool = True
     """Inserting or changing a task returns its exact times. False: approximate times."""
     sees_claims: bool = True

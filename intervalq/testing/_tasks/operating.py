@@ -244,7 +244,7 @@ class OperatingTests(TaskSuiteBase):
     async def test_a_follow_up_may_be_changed_in_the_step_that_ends_its_batch(
         self, store: TaskStore, names: Names
     ) -> None:
-        """It is free then, and has its new value. One that is gone is missed by nobody."""
+        """It is free then, and has its new value. Cancelling one that is gone is no error."""
         if not self.follows_up:
             return
         queue = names.queue()

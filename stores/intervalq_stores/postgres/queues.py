@@ -15,14 +15,14 @@ from intervalq.errors import CorruptState, StoreError, VersionMismatch
 from intervalq.keyed import Common, KeyedAnswer, Place, shown
 from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
 from intervalq.store import StoredSchedules, Swapped, stopwatch
-from intervalq_stores.postgres._advice import LOOK, OLD
+from intervalq_stores.postgres._advice import QUEUES, advice
 from intervalq_stores.postgres._connection import Server, is_pooled, sqlstate
 from intervalq_stores.postgres._connection import driver as _driver
 from intervalq_stores.postgres._listener import Listener
 from intervalq_stores.postgres._pool import Pool
 from intervalq_stores.postgres._queue_batch import Batcher, Step
 from intervalq_stores.postgres._schema import Schema
-from intervalq_stores.postgres._tls import rights, way
+from intervalq_stores.postgres._tls import way
 from intervalq_stores.postgres.schedules import PostgresSchedules
 
 if TYPE_CHECKING:
@@ -156,15 +156,9 @@ class PostgresStore:
         """The report for `doctor`: pairs of "ok", "warning" or "error", and a sentence."""
         connection = await self._within(self._server.connect())
         try:
-            found = await self._within(self._server.version(connection))
-            cursor = await self._within(connection.execute(LOOK))
-            row = await self._within(cursor.fetchone())
-            # A pooler invents the process numbers that its clients get.
-            pooled = row is not None and row[0] != connection.info.backend_pid
-            safety = way(connection.pgconn)
+            return [way(connection.pgconn), *await self._within(advice(connection, self._server, QUEUES))]
         finally:
             await connection.close()
-        return [safety, *_advice(row or (), found, self._server.schema, pooled=pooled)]
 
     # --- steps --------------------------------------------------------------------------------------
 
@@ -270,52 +264,3 @@ def _broken(queue: str) -> str:
         f"the record of queue {queue!r} was not written by intervalq; it is left as it is: repair it, or "
         f"delete this row of intervalq.queues, and the queue starts over"
     )
-
-
-def _advice(
-    row: tuple[Any, ...], found: int | None, schema: Schema, *, pooled: bool
-) -> list[tuple[str, str]]:
-    """The report about the answer to `LOOK` and the version of the schema."""
-    _, server, number, replica, fsync, commit, oldest, isolation, role, superuser = row
-    lines = [rights(role, superuser=superuser)]
-
-    def check(fine: object, good: str, level: str, *bad: str) -> None:
-        lines.append(("ok", good) if fine else (level, " ".join(bad)))
-
-    good = f"the server is PostgreSQL {server}"
-    check(number >= 140_000, good, "warning", f"{good}, but this store is for 14 and newer: upgrade it")
-    bad = "the server is a replica, which accepts no steps: give the URL of the primary"
-    check(not replica, "the server is a primary", "error", bad)
-    bad = "fsync is off: a crash of the server may destroy the records: set fsync = on"
-    check(fsync != "off", "fsync is on", "warning", bad)
-    check(
-        commit != "off",
-        f"synchronous_commit is {commit}",
-        "warning",
-        "synchronous_commit is off: a crash of the server loses the last steps, and jobs may then begin too",
-        "early: alter role ... set synchronous_commit = on",
-    )
-    check(
-        isolation == "read committed",
-        f"transactions are {isolation}",
-        "warning",
-        f"transactions are {isolation}: steps at the same moment fail and are repeated:",
-        "alter role ... set default_transaction_isolation = 'read committed'",
-    )
-    check(
-        oldest <= OLD,
-        "no transaction is open for long, as far as this role may see",
-        "warning",
-        f"a transaction has been open for {oldest:.0f} s: vacuum can't clean up behind it, and steps get",
-        "slower: end it (pg_stat_activity and pg_prepared_xacts show it)",
-    )
-    good = f"schema intervalq has version {found}" if found else "schema intervalq is created at first use"
-    check(found in (None, schema.number), good, "error", schema.other(found))
-    check(
-        not pooled,
-        "wake-ups arrive",
-        "warning",
-        "a connection pooler is in between, so wake-ups don't arrive, and shards see the end of a pause only",
-        "when they poll: give the URL of the server itself",
-    )
-    return lines

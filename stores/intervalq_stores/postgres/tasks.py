@@ -13,7 +13,7 @@ import anyio
 from intervalq.errors import StoreError, TransactionConflict
 from intervalq.tasks.rules import Beat, Command, Count, Modify, Outcomes, Row, Select, Worked
 from intervalq.tasks.store import Isolation, Watched
-from intervalq_stores.postgres._advice import advice
+from intervalq_stores.postgres._advice import TASKS, advice
 from intervalq_stores.postgres._connection import ROLLED_BACK, Server, sqlstate
 from intervalq_stores.postgres._pool import Lines, Pool
 from intervalq_stores.postgres._schema import Schema
@@ -154,7 +154,7 @@ class PostgresTaskStore:
         """The report for `doctor`: pairs of "ok", "warning" or "error", and a sentence."""
         connection = await self._within(self._server.connect())
         try:
-            return await self._within(advice(connection, self._server))
+            return await self._within(advice(connection, self._server, TASKS))
         finally:
             await connection.close()
 

@@ -20,8 +20,8 @@ class Heads:
     were given back, or inserted with a time in the past.
     """
 
-    _most: Final = 10_000  # queues
-    _uses: Final = 16
+    _max_queues: Final = 10_000
+    _max_uses: Final = 16
 
     def __init__(self) -> None:
         self._of: dict[str, Head] = {}
@@ -29,7 +29,7 @@ class Heads:
     def take(self, queue: str) -> Head | None:
         """Where to begin; this counts as one use."""
         head = self._of.get(queue)
-        if head is None or head.uses >= self._uses:
+        if head is None or head.uses >= self._max_uses:
             return None
         self._of[queue] = head._replace(uses=head.uses + 1)
         return head
@@ -37,7 +37,7 @@ class Heads:
     def put(self, queue: str, ready: int, uuid: str) -> None:
         """Remember where a claim ended."""
         before = self._of.get(queue)
-        if len(self._of) >= self._most:
+        if len(self._of) >= self._max_queues:
             self._of.clear()
-        uses = 0 if before is None or before.uses >= self._uses else before.uses
+        uses = 0 if before is None or before.uses >= self._max_uses else before.uses
         self._of[queue] = Head(ready, uuid, uses)

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from intervalq._watch.reader import Reader
 from intervalq.errors import IntervalqError, ScheduleNotFound
 from intervalq.service._access import Access, need
+from intervalq.service._actions import Actions
 from intervalq.service._http import body_of, caller_of, refused
 from intervalq.service._openapi import PROBLEMS, path_parameter
 from intervalq.service._pacing.fields import FIELDS, fields_of
@@ -27,14 +28,17 @@ _PATH: Final = "/v1/schedules/{schedule}/"
 _FIELDS: Final = ("queue",)
 
 
-def routes(reader: Reader, access: Access | None) -> list[Route]:
+def routes(reader: Reader, access: Access | None, actions: Actions) -> list[Route]:
     """A route for each change."""
     return [
-        Route(f"{_PATH}{change}", _endpoint(reader, access, change), methods=["POST"]) for change in _CHANGES
+        Route(f"{_PATH}{change}", _endpoint(reader, access, actions, change), methods=["POST"])
+        for change in _CHANGES
     ]
 
 
-def _endpoint(reader: Reader, access: Access | None, change: str) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    reader: Reader, access: Access | None, actions: Actions, change: str
+) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         name = request.path_params["schedule"]
         try:
@@ -47,6 +51,7 @@ def _endpoint(reader: Reader, access: Access | None, change: str) -> Callable[[R
             if not found:
                 raise ScheduleNotFound(name)
             await reader.change_schedule(found[0], change)
+            actions.note(caller, change, "schedule", name, schedule(name))
         except (Refusal, IntervalqError) as error:
             return refused(error)
         return Response(status_code=204)

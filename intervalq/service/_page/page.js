@@ -33,10 +33,11 @@ async function look() {
     const found = await answer.json();
     if (!answer.ok) return say(found.detail, "bad");
     const focus = document.activeElement.dataset.of;
-    for (const name of ["queues", "tasks", "schedules", "workers"]) show(name, found[name]);
+    for (const name of ["queues", "tasks", "schedules", "workers", "actions"]) show(name, found[name]);
     if (focus) [...document.querySelectorAll("button")].find((one) => one.dataset.of === focus)?.focus();
     last = new Date();
     say(`as of ${last.toLocaleTimeString()}`, "dim");
+    await lookAtTasks();
   } catch (error) {
     say(`The service can't be reached${last ? `; this is as of ${last.toLocaleTimeString()}` : ""}.`, "bad");
   } finally {
@@ -60,7 +61,7 @@ function show(name, part) {
   if (name === "queues") return showQueues(body, part.rows);
   const kind = (column) => (NUMBERS.has(column) ? "n" : "");
   if (!body.querySelector("table")) body.replaceChildren(table(part.columns, kind)); // it stays, and its scroll bar
-  body.querySelector("tbody").replaceChildren(...lines(part, kind));
+  body.querySelector("tbody").replaceChildren(...lines(part, kind, name === "tasks"));
 }
 
 function table(columns, kind) {
@@ -72,13 +73,14 @@ function table(columns, kind) {
   return wide;
 }
 
-function lines({ columns, rows }, kind) {
+function lines({ columns, rows }, kind, ofTasks) {
   return rows.map((row) => {
     const line = made("tr");
     line.append(...row.cells.map((cell, place) => made("td", cell, kind(columns[place]))));
-    if (row.may_change) {
+    const buttons = ofTasks ? [buttonOfTasks(row)] : row.may_change ? buttonsOfSchedule(row) : [];
+    if (buttons.length) {
       const last = made("td", undefined, "actions");
-      last.append(...buttonsOfSchedule(row));
+      last.append(...buttons);
       line.append(last);
     }
     return line;
@@ -107,8 +109,7 @@ function fill(element, row) {
   const [summary, open] = element.children;
   summary.replaceChildren(made("b", name), made("span", state, row.held ? "bad" : ""),
     made("span", reached ? `${reached} of ${possible}` : ""), made("span", `${waiting} waiting`, "dim"));
-  const facts = made("dl");
-  facts.append(...row.facts.flatMap(([what, value]) => [made("dt", what), made("dd", value)]));
+  const facts = list(row.facts);
   const parts = [];
   if (row.points.length > 1) {
     const refused = row.points.some((point) => point[3] !== null) ? "; red: refused by the server" : "";
@@ -117,6 +118,12 @@ function fill(element, row) {
   if (row.gaps) parts.push(histogram(row.gaps), made("p", "gaps from 0 to 2 intervals and more, logarithmic; red line: " +
     (row.gaps.promise === null ? "none is promised" : `promised, ${row.gaps.promise.toPrecision(2)}`), "dim"));
   open.replaceChildren(...parts, facts, ...(row.may_change ? [buttonOfQueue(row)] : []));
+}
+
+function list(facts) {
+  const whole = made("dl");
+  whole.append(...facts.flatMap(([what, value]) => [made("dt", what), made("dd", value)]));
+  return whole;
 }
 
 function svg(tag, attributes) {
@@ -176,17 +183,21 @@ function button(row, verb, path, about) {
   const one = made("button", verb);
   one.dataset.of = `${verb === "Resume" ? "Pause" : verb} ${row.key}`; // which keeps the focus
   one.addEventListener("click", async () => {
-    if (!confirm(`${verb} ${row.cells[0]}, for all processes?`)) return;
-    const answer = await request(path, {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: JSON.stringify(about),
-    }).catch(() => null);
-    if (answer && !answer.ok) alert((await answer.json()).detail);
-    clearTimeout(timer);
-    timer = setTimeout(look, REST);
+    if (confirm(`${verb} ${row.cells[0]}, for all processes?`)) await send(path, about);
   });
   return one;
+}
+
+async function send(path, about) {
+  const answer = await request(path, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(about),
+  }).catch(() => null);
+  if (answer && !answer.ok) alert((await answer.json()).detail);
+  clearTimeout(timer);
+  timer = setTimeout(look, REST);
+  return answer?.ok && answer.status !== 204 ? answer.json() : null;
 }
 
 byId("who").addEventListener("submit", (event) => {
@@ -195,5 +206,3 @@ byId("who").addEventListener("submit", (event) => {
   byId("token").value = "";
   look();
 });
-document.addEventListener("visibilitychange", look);
-look();
