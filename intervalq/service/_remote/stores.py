@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from intervalq.errors import UnknownStore, UnsupportedOperation
 from intervalq.ledger.store import LedgerStore, open_ledger_store
-from intervalq.service._large import Answers
 from intervalq.service._actions import Actions
+from intervalq.service._large import Answers
 from intervalq.store import Scheduling, Store, given_url, open_store, scheduling, sound_url
 from intervalq.tasks.store import Pulling, TaskStore, checked_task_store, open_task_store
 
