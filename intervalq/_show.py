@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from intervalq._spec import parse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from typing import TextIO
 
     from rich.console import Console
@@ -88,6 +89,42 @@ def bare_table() -> Table:
     from rich.table import Table  # noqa: PLC0415
 
     return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+
+
+_GAP: Final = 3
+"""Characters between columns."""
+
+
+def fitting(
+    columns: Iterable[str],
+    rows: Iterable[Mapping[str, object]],
+    less: Iterable[str],
+    least: Mapping[str, int],
+    width: int | None = None,
+) -> list[str]:
+    """The columns of a table for which there is room.
+
+    Args:
+        columns: their names.
+        rows: what is in them.
+        less: those that may be left out, in this order.
+        least: the widths down to which columns may be cut or wrapped; others are never.
+        width: of the terminal, in characters; None: as it is.
+    """
+    from rich.cells import cell_len  # noqa: PLC0415 - as in `console`
+
+    left, width = [*columns], console().width if width is None else width
+    wide = dict.fromkeys(left, 0)
+    for row in [{name: name for name in left}, *rows]:
+        for name in left:
+            lines = str(row.get(name, "")).split("\n")
+            wide[name] = max(wide[name], min(least.get(name, _WIDE), max(map(cell_len, lines))))
+    for name in less:
+        if sum(wide[each] + _GAP for each in left) - _GAP <= width:
+            break
+        if name in left:
+            left.remove(name)
+    return left
 
 
 def cell(text: str, limit: int | None = None) -> Text:

@@ -265,7 +265,7 @@ class DependencyError(IntervalqError):
             ("are claimed by another session", claims),
         )
         details = "; ".join(f"tasks {', '.join(map(short, ids))} {what}" for what, ids in parts if ids)
-        super().__init__(f"nothing was changed: {details}: read the tasks again and decide anew")
+        super().__init__(f"nothing was changed: {details}: read the tasks again, then decide")
 
 
 class InboxFull(IntervalqError):

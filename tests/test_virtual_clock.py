@@ -287,3 +287,8 @@ def test_the_plugin_costs_nothing_until_it_is_used(tmp_path: Path) -> None:
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
     )  # fmt: skip
     assert "2 passed" in done.stdout, done.stdout
+
+
+def test_a_coroutine_instead_of_its_function_is_a_clear_error() -> None:
+    with pytest.raises(TypeError, match=r"give it three_starts instead of three_starts\(\)"):
+        virtual_time(three_starts(QUEUE))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

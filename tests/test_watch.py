@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from anyio.lowlevel import checkpoint
+from rich.console import Console
 
 from intervalq import IntervalQueue, QueueState
 from intervalq._watch.follow import Logs
@@ -13,6 +15,7 @@ from intervalq._watch.rates import Rates
 from intervalq._watch.reader import Looked, inspect_all
 from intervalq._watch.rows import QUEUES, queue_rows
 from intervalq._watch.words import facts, possible
+from intervalq.cli._admin.states import table
 from intervalq.store import open_store
 
 
@@ -107,3 +110,23 @@ async def test_many_keys_are_counted_and_not_all_are_read() -> None:
     assert cells[-2][0] == "api: 5 keys more"
     assert cells[-1][0] == "5 keys weren't read"
     assert {len(row) for row in cells} == {len(QUEUES)}
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (100, ["queue", "interval", "issued", "waiting", "running", "left", "state"]),
+        (40, ["queue", "waiting", "state"]),
+        (26, ["queue", "state"]),
+    ],
+)
+async def test_a_narrow_table_keeps_names_and_states(
+    state: QueueState, monkeypatch: pytest.MonkeyPatch, width: int, columns: list[str]
+) -> None:
+    console = Console(width=width)
+    monkeypatch.setattr("intervalq._show.console", lambda: console)
+    with console.capture() as captured:
+        console.print(table([replace(state, name="a-long-name-of-a-queue")]))
+    text = captured.get()
+    assert text.split("\n")[0].split() == columns
+    assert "a-long-name-of-a-queue" in "".join(re.findall(r"(?m)^[a-z-]+", text))

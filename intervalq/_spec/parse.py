@@ -110,7 +110,7 @@ def _exact(number: str) -> tuple[int, int]:
 
 
 def _micros(number: str, unit: int) -> int:
-    """So many units, each of so many microseconds, rounded up."""
+    """A number of units, of `unit` microseconds each, in microseconds; rounded up."""
     many, per = _exact(number)
     return -(-many * unit // per)
 

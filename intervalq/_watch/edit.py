@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from intervalq._watch.task import holder
-from intervalq.errors import DependencyError, IntervalqError, StoreTimeout
+from intervalq.errors import DependencyError, StoreTimeout
 from intervalq.tasks._handle.worker_session import session_of
 from intervalq.tasks._spec.outcome import is_dead, living_queue
 from intervalq.tasks.rules import Cancel, Change, Command, Delete, Modify, Row, Select, Sessions
@@ -133,7 +133,7 @@ class Edit:
             except DependencyError as error:
                 self.unsure = 0
                 await self._without(pending, error)
-            except IntervalqError as error:
+            except Exception as error:
                 if not isinstance(error, StoreTimeout):
                     self.unsure = 0
                 raise

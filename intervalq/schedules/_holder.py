@@ -28,7 +28,7 @@ class Holder(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Self | None:
-        """What a name contains; None: it is no such name."""
+        """What a name contains; None: it is not such a name."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None

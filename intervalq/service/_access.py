@@ -194,7 +194,7 @@ def read_access(path: str | os.PathLike[str]) -> FileAccess:
 def _subject(file: Path, name: str, table: Any) -> tuple[bytes, Subject]:  # noqa: ANN401 - as TOML has it
     where = f"{file}: subject {short(name)}"
     if not _NAME.fullmatch(name) or not isinstance(table, dict):
-        raise InvalidOption(f"{where} is no table with a name of letters, digits and . _ -")
+        raise InvalidOption(f"{where} is not a table with a name of letters, digits and . _ -")
     digest, allow = table.get("token_sha256"), table.get("allow")
     if {*table} != {"token_sha256", "allow"} or not isinstance(digest, str) or not isinstance(allow, list):
         raise InvalidOption(f"{where} needs token_sha256 and a list allow, and nothing else")
@@ -210,11 +210,11 @@ def _rule(where: str, rule: Any) -> Rule:  # noqa: ANN401 - as TOML has it
     if not _are_texts(queues) or not _are_texts(actions):
         raise InvalidOption(f"{where}: queues and actions are lists of texts")
     if unknown := [action for action in actions if action not in ACTIONS]:
-        raise InvalidOption(f"{where}: {short(unknown[0])} is no action; there are {', '.join(ACTIONS)}")
+        raise InvalidOption(f"{where}: {short(unknown[0])} is not an action; there are {', '.join(ACTIONS)}")
     for queue in queues:
         if "*" in queue[:-1] or not queue or not is_canonical(queue.removesuffix("*")):
             raise InvalidOption(
-                f"{where}: {short(queue)} is no name of a queue, and no prefix with * at the end"
+                f"{where}: {short(queue)} is neither the name of a queue nor a prefix that ends with *"
             )
     return Rule(
         frozenset(actions),

@@ -55,10 +55,10 @@ def checked_task_store(store: TaskStore) -> TaskStore:
     """An object that was given as a store of tasks.
 
     Raises:
-        InvalidOption: it is no such store, for example one for queues.
+        InvalidOption: it is not such a store, for example one for queues.
     """
     if hasattr(store, "names") or not hasattr(store, "apply"):
-        kind = "holds queues or ledgers, not tasks" if hasattr(store, "names") else "is no store"
+        kind = "holds queues or ledgers, not tasks" if hasattr(store, "names") else "is not a store"
         raise InvalidOption(
             f"store={short(store)} {kind}: give Tasks a URL, a path or a store of tasks like MemoryTaskStore"
         )

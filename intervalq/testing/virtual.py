@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import math
 import selectors
 from collections.abc import Awaitable, Callable
@@ -37,7 +38,13 @@ def virtual_time(
 
     Raises:
         Stuck: everything waits for something that will never happen, or the horizon is passed.
+        TypeError: a coroutine was given instead of its function.
     """
+    given: object = function
+    if inspect.iscoroutine(given):
+        given.close()
+        name = given.__name__
+        raise TypeError(f"virtual_time runs a function: give it {name} instead of {name}()")
 
     async def main() -> R:
         token = CLOCK.set(LoopClock())

@@ -192,5 +192,5 @@ def test_a_retry_after_that_is_no_time_is_not_heeded(value: object) -> None:
 @fuzz(200)
 @given(text=odd_text())
 def test_what_a_message_quotes_can_be_printed(text: str) -> None:
-    for make in (InvalidName, lambda value: InvalidInterval(value, "is no interval")):
+    for make in (InvalidName, lambda value: InvalidInterval(value, "is not an interval")):
         assert is_fit_to_print(make(text))

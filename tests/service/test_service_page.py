@@ -282,3 +282,63 @@ async def test_of_very_many_queues_only_the_first_are_read(
         async with httpx.AsyncClient() as client:
             shown = (await client.get(f"http://{there.http}/v1/overview")).json()["tasks"]["rows"]
     assert [row["cells"][0] for row in shown] == ["a", "b", "further queues weren't read"]
+
+
+async def test_tasks_are_changed_in_bulk_within_the_rights_and_it_is_said_who_did_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"memory://{tmp_path}"
+    rules = {
+        "looks": [("read", ["*"])],
+        "mends": [("read", ["mails*"]), ("delete", ["mails.dead"]), ("insert", ["mails"]), ("pace", ["api"])],
+    }
+    (tmp_path / "access.toml").write_text(access_of(rules))
+    await IntervalQueue("api", rate="9/s", store=url).run(anyio.lowlevel.checkpoint)
+    caplog.set_level("INFO", "intervalq.actions")
+    async with Tasks(url) as tasks, screens.serving(url, access=tmp_path / "access.toml") as address:
+        dead = [await tasks.insert("mails.dead", number) for number in range(3)]
+        other = await tasks.insert("letters.dead", 1)
+        async with httpx.AsyncClient(base_url=f"{address}v1/") as client:
+
+            async def edit(name: str, change: str, queue: str = "mails.dead", **more: Any) -> httpx.Response:
+                headers = {"authorization": f"Bearer token of {name}"}
+                about = {"change": change, "queue": queue, **more}
+                return await client.post("tasks/edit", headers=headers, json=about)
+
+            for name, change, more in (
+                ("looks", "retry", {}),
+                ("looks", "cancel", {"ids": dead}),
+                ("mends", "move", {"to": "elsewhere"}),
+                ("mends", "delete", {"queue": "letters.dead"}),
+            ):
+                assert (await edit(name, change, **more)).status_code == 403, (name, change)
+            for wrong in ({"change": "retry", "to": "mails"}, {"change": "move"}, {"change": "burn"}):
+                assert (await edit("mends", **wrong)).status_code == 400
+            assert [each.size for each in await tasks.queues()] == [1, 3]
+
+            answer = await edit("mends", "retry", ids=[dead[0], other])
+            why = "is not in queue mails.dead any more"
+            assert answer.json() == {"done": 1, "refused": [{"id": other, "why": why}]}
+            assert (await edit("mends", "delete")).json() == {"done": 2, "refused": []}
+            assert {each.name: each.size for each in await tasks.queues()} == {"letters.dead": 1, "mails": 1}
+
+            mends = {"authorization": "Bearer token of mends"}
+            held = await client.post("queues/api/hold", headers=mends, json={"seconds": 60})
+            assert held.status_code == 204
+            actions = (await client.get("overview", headers=mends)).json()["actions"]["rows"]
+            assert [row["cells"][1:] for row in actions] == [  # not that of a queue that it may not read
+                ["mends", "delete 2", "tasks of mails.dead"],
+                ["mends", "retry 1", "tasks of mails.dead"],
+            ]
+            looks = (await client.get("overview", headers={"authorization": "Bearer token of looks"})).json()
+            assert looks["actions"]["rows"][0]["cells"][1:] == ["mends", "hold", "queue api"]
+            assert dict(looks["queues"]["rows"][0]["facts"])["held by"].startswith("mends, ")
+            assert (await client.get("overview/tasks?queue=letters.dead", headers=mends)).status_code == 403
+            hidden = await client.get(f"overview/tasks?id={other}", headers=mends)
+            assert hidden.json() == {"value": None}
+    said = [
+        (record.message, record.__dict__["who"])
+        for record in caplog.records
+        if "intervalq.actions" in record.name
+    ]
+    assert said[-1] == ("mends: hold queue api", "mends")

@@ -69,7 +69,7 @@ def test_a_store_that_holds_no_tasks_is_refused_at_once() -> None:
     ):
         Tasks(wrong)
     wrong = 5
-    with pytest.raises(InvalidOption, match="store=5 is no store"):
+    with pytest.raises(InvalidOption, match="store=5 is not a store"):
         Tasks(wrong)
 
 

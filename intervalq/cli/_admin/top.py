@@ -41,7 +41,7 @@ def shows_once(every: float, *, once: bool) -> bool:
     """Whether to show a table only once: because that was asked for, or because the output can't be redrawn.
 
     Raises:
-        InvalidOption: `every` is no number.
+        InvalidOption: `every` is not a number.
     """
     if math.isnan(every):  # no range excludes it
         raise InvalidOption("--every must be a number of seconds, not nan")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from intervalq._show import bare_table, cell, seconds
+from intervalq._show import bare_table, cell, fitting, seconds
 from intervalq._watch.task import checkpoint_of, condition, value_of
 from intervalq._watch.working import process, report, reported
 from intervalq.tasks import QueueStats, Task, WorkerSession
@@ -15,6 +15,7 @@ from intervalq.tasks.rules import COUNTED
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 WIDEST: Final = 60
 """The maximum number of characters of a value or an error in a table; `show` prints all of it."""
@@ -52,21 +53,23 @@ def fields(task: Task) -> dict[str, Any]:
 
 
 def task_table(tasks: Sequence[Task]) -> Table:
-    """Tasks, one per line."""
-    made = table_of("id", "queue", "key", "priority", "state", "attempt", "progress", "value")
+    """Tasks, one per line, with the columns for which there is room."""
     now = time.time()
-    for task in tasks:
-        made.add_row(
-            cell(task.id),
-            cell(task.queue),
-            cell(task.key or ""),
-            str(task.priority or ""),
-            condition(task, now),
-            str(task.attempt),
-            cell(report(task), WIDEST // 2),
-            cell(json.dumps(value_of(task)), WIDEST),
-        )
-    return made
+    rows: list[dict[str, str | Text]] = [
+        {
+            "id": cell(task.id),
+            "queue": cell(task.queue),
+            "key": cell(task.key or ""),
+            "priority": str(task.priority or ""),
+            "state": condition(task, now),
+            "attempt": str(task.attempt),
+            "progress": cell(report(task), WIDEST // 2),
+            "value": cell(json.dumps(value_of(task)), WIDEST),
+        }
+        for task in tasks
+    ]
+    less = ("priority", "progress", "key", "attempt", "queue", "value")
+    return fitted(rows, less, {"value": 10, "progress": 10})
 
 
 def dead_table(tasks: Sequence[Task]) -> Table:
@@ -85,11 +88,29 @@ def dead_table(tasks: Sequence[Task]) -> Table:
 
 
 def queue_table(queues: Sequence[QueueStats]) -> Table:
-    """Queues, one per line."""
-    made = table_of("queue", "tasks", "ready", "claimed", "future", "inbox", "most claims")
-    for queue in queues:
-        figures = (queue.size, queue.ready, queue.claimed, queue.future, queue.inbox, queue.most_claims)
-        made.add_row(cell(queue.name), *(_about(figure, exact=queue.exact) for figure in figures))
+    """Queues, one per line, with the columns for which there is room."""
+    names = ("tasks", "ready", "claimed", "future", "inbox", "most claims")
+    rows = [
+        {"queue": cell(queue.name)}
+        | {
+            name: _about(figure, exact=queue.exact)
+            for name, figure in zip(
+                names,
+                (queue.size, queue.ready, queue.claimed, queue.future, queue.inbox, queue.most_claims),
+                strict=True,
+            )
+        }
+        for queue in queues
+    ]
+    return fitted(rows, ("most claims", "inbox", "future", "claimed", "ready"), {})
+
+
+def fitted(rows: Sequence[Mapping[str, str | Text]], less: Sequence[str], least: Mapping[str, int]) -> Table:
+    """A table of rows with the same columns, as far as there is room: see `fitting`."""
+    columns = fitting(rows[0] if rows else (), rows, less, least)
+    made = table_of(*columns)
+    for row in rows:
+        made.add_row(*(row[name] for name in columns))
     return made
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
-from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from intervalq._show import as_json, cell, console, print_table, seconds
+from intervalq._show import as_json, cell, console, fitting, print_table, seconds
 from intervalq._watch.reader import begun
 from intervalq._watch.working import process, reported
 from intervalq.cli._admin.top import every_option, live_table, shows_once
@@ -28,8 +27,6 @@ _BAR: Final = 10
 _COLUMNS: Final = ("id", "queue", "key", "attempt", "process", "changed", "progress", "note")
 _LESS: Final = ("process", "attempt", "key", "changed")
 """The columns that are left out where there is no room for all, in this order."""
-_GAP: Final = 3
-"""Characters between columns."""
 _NOTE: Final = 20
 """Characters of notes that are shown before other columns are."""
 
@@ -106,13 +103,7 @@ def running_table(tasks: Sequence[Task], sessions: Mapping[str, WorkerSession], 
                 "note": cell(note, WIDEST),
             }
         )
-    columns = [*_COLUMNS]
-    wide = {name: max(map(cell_len, (name, *(str(row[name]) for row in rows)))) for name in columns}
-    wide["note"] = min(wide["note"], _NOTE)
-    for left_out in _LESS:
-        if sum(wide[name] + _GAP for name in columns) - _GAP <= width:
-            break
-        columns.remove(left_out)
+    columns = fitting(_COLUMNS, rows, _LESS, {"note": _NOTE}, width)
     made = table_of(*columns)
     for row in rows:
         made.add_row(*(row[name] for name in columns))

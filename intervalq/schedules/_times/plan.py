@@ -200,7 +200,7 @@ def plan_of(text: str) -> Plan:
     """The plan that `Plan.to_text` wrote.
 
     Raises:
-        ValueError, TypeError: it is no such text.
+        ValueError, TypeError: it is not such a text.
         InvalidOption: its time zone is not known here.
         MissingExtra: there is no parser for its cron expression.
     """

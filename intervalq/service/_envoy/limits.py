@@ -40,7 +40,7 @@ class Limit(NamedTuple):
         """The queue of a descriptor.
 
         Raises:
-            InvalidName: the value is no key.
+            InvalidName: the value is not a key.
         """
         return self.queue if self.key is None else self.queue[entries[self.key]]
 
@@ -79,7 +79,7 @@ def _limit(where: str, table: Any, store: str | None) -> Limit:  # noqa: ANN401 
     if not isinstance(match, dict) or not match or not all(isinstance(one, str) for one in match.values()):
         raise InvalidOption(f"{where}: match names the entries of a descriptor, each with its value or '*'")
     if key is not None and (not isinstance(key, str) or match.get(key) != _ANY):
-        raise InvalidOption(f"{where}: key={short(key)} is no entry of match whose value is '*'")
+        raise InvalidOption(f"{where}: key={short(key)} is not an entry of match whose value is '*'")
     options = {name: table[name] for name in ("rate", "each", "limits", "burst") if name in table}
     try:
         queue = IntervalQueue(table["queue"], store=store, **options)
@@ -87,5 +87,5 @@ def _limit(where: str, table: Any, store: str | None) -> Limit:  # noqa: ANN401 
     except (IntervalqError, TypeError) as error:
         raise InvalidOption(f"{where}: {error}") from error
     if key is None and "each" in options:
-        raise InvalidOption(f"{where}: each= is of keys: give key= the name of an entry")
+        raise InvalidOption(f"{where}: each= applies to keys: set key= to the name of an entry")
     return Limit(str(table["domain"]), match, queue, key, wait)

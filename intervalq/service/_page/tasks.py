@@ -73,7 +73,8 @@ async def _edited(
             await edit.all_of(given["queue"])
     finally:
         if edit.done or edit.unsure:
-            many = f"{given['change']} {edit.done}"
+            perhaps = f", perhaps {edit.unsure} more," if edit.unsure else ""
+            many = f"{given['change']} {edit.done}{perhaps}"
             to = f" to {given['to']}" if "to" in given else ""
             actions.note(caller, many, "tasks of", f"{given['queue']}{to}", given["queue"])
     return {"done": edit.done, "refused": [{"id": id_, "why": why} for id_, why in edit.refused.items()]}

@@ -46,7 +46,7 @@ async def apply(stores: Stores, step: Step, caller: Caller) -> Result:
         return Result(failure=Failure(kind="VersionMismatch", message=other_version(step.version)))
     read = _READ.get(step.kind)
     if read is None:
-        raise Refusal(Code.INVALID_ARGUMENT, f"{step.kind} is no kind of store")
+        raise Refusal(Code.INVALID_ARGUMENT, f"{step.kind} is not a kind of store")
     try:
         command = read(step.command)
         known = read_common(step.known) if step.known else None

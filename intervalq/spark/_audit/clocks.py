@@ -275,7 +275,7 @@ def _drifts(one: Window, other: Window, blur: float) -> bool:
 
 
 def _line(points: Sequence[Window], blur: float, *, at: int) -> Line:
-    """The line through two points, or through the one at this place if they are no line."""
+    """The line through two points, or through the one at this place if they don't make a line."""
     slope = 0.0
     if len(points) > 1 and _drifts(points[0], points[1], blur):
         slope = (points[1].low - points[0].low) / (points[1].due - points[0].due)

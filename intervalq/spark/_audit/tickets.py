@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ODD: Final = ("slot_order", "ticket_twice", "queue_restarted")
-_MOST: Final = 1_000
-"""Up to so many such tickets, their neighbours say which row is wrong; beyond, it is the later one."""
+_MAX_ODD: Final = 1_000
+"""Up to this many such tickets, their neighbours show which row is wrong; beyond, it is the later one."""
 _NEAR: Final = 5
 """Intervals before and after a slot in which its neighbours are looked for, and as many again."""
 
@@ -80,8 +80,8 @@ def used_again(spark: SparkSession, starts: DataFrame, restarts: Restarts) -> Da
         .agg(F.min("due").alias("first"), F.max("due").alias("last"))
         .where(F.col("last") - F.col("first") >= ROUNDING)
     )
-    some = list(rows_of(twice.limit(_MOST + 1)))
-    if len(some) > _MOST:
+    some = list(rows_of(twice.limit(_MAX_ODD + 1)))
+    if len(some) > _MAX_ODD:
         later = rows.join(twice, ["q", "epoch", "ticket"]).where(F.col("due") - F.col("first") >= ROUNDING)
         return later.select("q", "ticket", "due").distinct()
     kind = "q int, epoch int, ticket bigint"

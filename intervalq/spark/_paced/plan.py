@@ -169,7 +169,7 @@ def _counted(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _needed(interval: float, took: float, concurrency: int) -> int:
-    """Tasks for a pace: each has so many calls in flight, and one processor for what is beside them."""
+    """Tasks for a pace: each has this many calls in flight, and one processor for everything else."""
     return max(1, math.ceil((took + _BESIDE) / interval / concurrency), math.ceil(_WORK / interval))
 
 

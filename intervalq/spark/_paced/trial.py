@@ -18,7 +18,7 @@ MASKS: Final = (
     (r"\b[0-9A-Fa-f-]*[0-9][0-9A-Fa-f-]*\b", "#"),
 )
 """What differs from row to row in an error's text, and what stands for it in a reason. The patterns mean the
-same to Java. An apostrophe within a word is no quotation mark."""
+same to Java. An apostrophe within a word is not a quotation mark."""
 
 MAX_REASON: Final = 200
 

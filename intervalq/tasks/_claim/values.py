@@ -42,7 +42,7 @@ _encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def _writer() -> Callable[[object], str]:
-    """Writes JSON as `_encoder` does, in a quarter of its time: that makes its C part anew for each value."""
+    """Writes JSON as `_encoder` does, in a quarter of its time: that one makes its C part for each value."""
     make: Callable[..., Callable[[object, int], Iterable[str]]] | None
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:

@@ -101,7 +101,7 @@ class Stored:
                 paused=data["paused"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is no schedule ({error!r})") from error
+            raise ValueError(f"it is not a schedule ({error!r})") from error
 
     def occurrence(self, scheduled: int) -> Insert:
         """The task of an occurrence, which is inserted unless a task has its id."""

@@ -174,7 +174,7 @@ def is_ephemeral(step: Plain | Full) -> bool:
 def micros(stamp: str) -> int:
     """A time as the server writes it, in microseconds since 1970: 2026-11-22T01:50:59.957937789Z."""
     if stamp[-1:] != "Z":
-        raise Broken(f"{stamp[:40]!r} is no time")
+        raise Broken(f"{stamp[:40]!r} is not a time")
     return _seconds(stamp[:19]) * 1_000_000 + int(stamp[20:-1].ljust(6, "0")[:6] or 0)
 
 
@@ -215,7 +215,7 @@ def _plain(fields: list[Any]) -> Plain:
 
 def _full(fields: object) -> Full:
     if not isinstance(fields, dict):
-        raise Broken("it is no command")
+        raise Broken("it is not a command")
     layout = _whole(fields.pop("v"))
     if layout > _LAYOUT:
         raise Newer(f"an entry has layout {layout}, this version of intervalq knows up to {_LAYOUT}")

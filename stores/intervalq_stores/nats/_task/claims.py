@@ -62,7 +62,7 @@ class Claims:
                 await self.holdings.room()
 
     def _in_time(self, rows: Sequence[Row]) -> list[Row]:
-        """The claims that are still of this session: the checks may have taken very long."""
+        """The claims that still belong to this session: the checks may have taken very long."""
         deliveries = self.holdings.deliveries
         mine = [row for row in rows if row.id in deliveries and deliveries[row.id].row.version == row.version]
         late = {row.id for row in mine if stopwatch() >= deliveries[row.id].deadline}
