@@ -60,7 +60,7 @@ OF_SHARD: Final = (
     "planner", "planner_properties", "wait_queue", "slots", "store_time", "shard", "shard_parts",
     "shard_questions", "shard_trouble", "shard_alone", "shard_accounts", "shard_costs", "shard_memory",
     "waiting_jobs", "wasted_slots",
-    "lost_slots", "trips", "near_and_far", "unaware", "ready", "handle", "late_in_a_run",
+    "late_threads", "lost_slots", "trips", "near_and_far", "unaware", "ready", "handle", "late_in_a_run",
 )  # fmt: skip
 OF_WORKER: Final = (
     "tasks/test_workers", "tasks/test_worker_failures", "tasks/test_worker_changes", "tasks/test_worker_ends",

@@ -15,7 +15,7 @@ from intervalq._shard.grants import Grant
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter
 from intervalq.errors import QueueClosed
-from intervalq.rules import Advance, Configure, Settings
+from intervalq.rules import Advance, Configure, Drop, Inspect, Settings
 from intervalq.testing.virtual import VirtualLoop
 from virtual_store import FarStore, granted, in_virtual_time
 
@@ -125,6 +125,35 @@ async def test_the_slot_of_a_late_thread_is_nobodys_once_its_record_is_gone() ->
     late(shard, grant, waiter)
     assert not shard.grants
     assert shard.begun == 0
+
+
+@in_virtual_time
+async def test_in_a_full_queue_a_late_thread_begins_in_its_own_slot_too() -> None:
+    """Its process waits for the end of a job, for which the late thread need not wait: it has its place."""
+    shard = shard_on(FarStore(), max_running=2)
+    await shard.slot(Waiter())
+    async with anyio.create_task_group() as group:
+        group.start_soon(shard.slot, Waiter(priority=-1))  # there is no place for it
+        handed = await in_thread(shard, 0.5)
+        assert [grant.ticket for grant in handed] == [2, 2]
+        assert anyio.current_time() == pytest.approx(1.5, abs=0.01)
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("way", ["ended", "free"])
+@in_virtual_time
+async def test_the_end_of_a_job_frees_no_place_in_a_record_made_anew(way: str) -> None:
+    """Its ticket may be another's there. The job began while there was no limit, and had no lease."""
+    store = FarStore()
+    shard, other = shard_on(store), shard_on(store, max_running=1)
+    grant = await shard.slot(Waiter())
+    await store.apply("q", Drop())
+    again = await other.slot(Waiter())
+    assert again.ticket == grant.ticket
+    await shard.connection.command(Inspect())
+    getattr(shard, way)(grant)
+    await shard.leases.settle()
+    assert set(store.behind._records.states["q"].running) == {again.ticket}
 
 
 @in_virtual_time

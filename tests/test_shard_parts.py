@@ -10,7 +10,8 @@ from intervalq._shard.grants import GrantRange, Grants
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.outage import OUTAGE, Outage
-from intervalq.rules import Slot
+from intervalq.rules import Inspect, Settings, Slot
+from intervalq.testing import virtual_clock
 from intervalq_stores.memory.queues import MemoryStore
 
 
@@ -121,6 +122,29 @@ def test_slots_of_a_record_that_is_gone_are_not_given_back() -> None:
     slots.unused.append(Slot(1, 0))
     slots.forget()
     assert slots.given_back(1) == ()
+
+
+async def test_slots_that_are_kept_for_another_to_give_back_are_told() -> None:
+    """Only those that may become free again: behind them, others have none."""
+    shard = Shard("q", MemoryStore(), Settings(interval=1_000_000), lookahead=16)
+    kept: list[Slot] = []
+    shard.conversation.kept = kept
+    await shard.slot(Waiter())
+    for _ in range(3):
+        shard.enter(Waiter())
+    await shard.placed()
+    await shard.close(drain=False)
+    assert [slot.ticket for slot in kept] == [2, 3, 4]
+    state = (await shard.store.apply("q", Inspect())).state
+    assert state is not None
+    assert state.ticket == 4, "the shard has given none of them back"
+
+
+async def test_a_shard_is_not_used_under_another_clock() -> None:
+    shard = Shard("q", MemoryStore(), Settings(interval=1_000_000), lookahead=16)
+    assert not shard.is_replaced
+    with virtual_clock():
+        assert shard.is_replaced
 
 
 def test_tickets_that_are_passed_go_back() -> None:

@@ -116,9 +116,9 @@ async def _attempt(
         finally:
             let_go(held)
             if result is LATE:
-                shard.leases.ended(grant.ticket)  # the job has not begun
+                shard.free(grant)  # the job has not begun
             else:
-                shard.ended(grant.ticket, failure)
+                shard.ended(grant, failure)
         waiter = late(shard, grant, waiter)
 
 

@@ -110,7 +110,7 @@ class ComingSlot(Slot):
         finally:
             let_go(self._held)
             if self._shard is not None:
-                self._shard.ended(self.ticket, error if isinstance(error, Exception) else None)
+                self._shard.ended(self._grant, error if isinstance(error, Exception) else None)
 
     def _settle(self, took: Mapping[str, int]) -> None:
         self._queue._settle(self._its_shard(), self._grant, took)

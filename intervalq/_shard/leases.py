@@ -54,8 +54,6 @@ class Leases:
         self._clock = clock
         self.running: set[int] = set()
         self._ended: set[int] = set()
-        self.lost: set[int] = set()
-        """Running jobs without a lease, because their record is gone."""
         self._sleep = WakeableSleep(clock)
         self._at = FOREVER  # when the next report is sent, if the task that sends them runs
         self._lock = anyio.Lock(fast_acquire=True)  # each report has what the one before it left
@@ -67,9 +65,6 @@ class Leases:
 
     def ended(self, ticket: int) -> None:
         """Note that a job ended, or that a granted slot won't be used."""
-        if ticket in self.lost:
-            self.lost.discard(ticket)
-            return
         if self.running:
             self.running.discard(ticket)
         if self._is_limited():
@@ -89,7 +84,6 @@ class Leases:
 
     def forget(self) -> None:
         """Note that the record is gone. In a recreated one, the same tickets may belong to others' jobs."""
-        self.lost |= self.running
         self.running.clear()
         self._ended.clear()
 

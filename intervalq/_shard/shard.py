@@ -277,10 +277,15 @@ class Shard:
         state = self.connection.state
         return (slot.due + (state.held_total if state is not None else 0)) / 1e6
 
-    def ended(self, ticket: int, error: Exception | None = None) -> None:
+    def ended(self, grant: Grant, error: Exception | None = None) -> None:
         """Note that a job ended, and by which error, if it failed: for those who observe the shard."""
         del error
-        self.leases.ended(ticket)
+        self.free(grant)
+
+    def free(self, grant: Grant) -> None:
+        """Let others have the place of a job, unless its record is gone: its ticket may be another's now."""
+        if grant.range.record == self.grants.record:
+            self.leases.ended(grant.ticket)
 
     def store_time(self) -> float:
         """The estimated reading of the store's clock now, in seconds since 1970."""

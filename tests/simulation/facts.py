@@ -29,6 +29,8 @@ class ObservedJob:
     """When that was seen last; 0: never."""
     handed: float = float("inf")
     """How long before its slot its thread was handed that, in seconds; negative: after it came."""
+    in_hand: list[tuple[float, float]] = field(default_factory=list)
+    """From when until when its thread had a slot and had not begun."""
     expects: int | None = None
     """The ticket that its caller was given when the job was queued."""
     told: float | None = None

@@ -193,7 +193,7 @@ class Users:
         with actor.queue._callers.waiting(lambda call: call()):
             while True:
                 shard, grant = await actor.queue._acquire(waiter, wanted.timeout)
-                job.handed = (grant.opens - clock.now()) / 1e6
+                job.handed, since = (grant.opens - clock.now()) / 1e6, self.seen.time()
                 try:
                     if wanted.slow:
                         await anyio.sleep(wanted.slow)
@@ -204,11 +204,13 @@ class Users:
                 except BaseException:
                     shard.undo(grant)
                     raise
+                finally:
+                    job.in_hand.append((since, self.seen.time()))
                 if shard.is_open(grant):
                     break
                 job.came_late.append(grant.ticket)
                 job.came_late_at = self.seen.time()
-                shard.leases.ended(grant.ticket)
+                shard.free(grant)
                 waiter = attempts.late(shard, grant, waiter)
         assert shard.state is not None
         self.seen.started(job, grant.ticket, shard.state.generation, grant.due)
@@ -217,7 +219,7 @@ class Users:
             job.starts[-1].took = wanted.took
         finally:
             self.seen.stopped(job)
-            shard.leases.ended(grant.ticket)
+            shard.free(grant)
         if wanted.took:
             tell = partial(actor.queue._settle, shard, grant)
             attempts.settle_by(_as_it_is, wanted.took, tell, actor.queue.name)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Final
 
-from intervalq._queue.threads import EARLY
 from simulation.facts import ObservedJob, Start
 from simulation.judges.accounts import accounts, given_back, left_over
 from simulation.judges.clocks import candour
@@ -43,7 +42,6 @@ _TURN: Final = 20e-6
 _TIMERS: Final = 0.1
 """The most that a process brings its requests forward because its timers are late, in seconds."""
 
-_THREAD: Final = EARLY / 1e6
 """How long before its slot a thread gets it, in seconds: later jobs can't overtake it from then on."""
 
 
@@ -166,10 +164,8 @@ def _is_undecided(seen: Observer, first: ObservedJob, second: ObservedJob) -> bo
 
 
 def _handed(start: Start) -> float:
-    """When a job got its slot at the earliest: a thread gets it early, and may begin late in it."""
-    if start.job.plan.way != "thread":
-        return start.at
-    return start.at - _THREAD - max((grant.latest for grant in start.grants), default=0.0)
+    """When a job got its slot: a thread gets it early, and may begin late in it."""
+    return max((since for since, _ in start.job.in_hand if since <= start.at), default=start.at)
 
 
 def places(seen: Observer, plan: Plan) -> Findings:

@@ -136,7 +136,7 @@ def kept(seen: Observer, plan: Plan) -> Findings:
 def handed(seen: Observer, plan: Plan) -> Findings:
     """A thread is handed its slot before it comes, unless its process wakes late or the job has just come.
 
-    Not judged if a slot came sooner, as it may with limits.
+    Not judged if a slot came sooner or could be used at once, as it may with limits.
     """
     late = {each.name for each in plan.processes if each.lateness > _HANDED / 4 or each.turn is not None}
     waited: dict[Process, list[ObservedJob]] = defaultdict(list)
@@ -144,7 +144,8 @@ def handed(seen: Observer, plan: Plan) -> Findings:
         if job.plan.way != "thread" or not job.starts or job.came_late or job.process.name in late:
             continue
         slot = job.starts[0].slot
-        if seen.dues.get(slot) != seen.first_dues.get(slot):
+        at_once = any(grant.at_once for grant in job.starts[0].grants[-1:])
+        if at_once or seen.dues.get(slot) != seen.first_dues.get(slot):
             continue
         if job.starts[0].at - job.added > plan.interval / 2 + 1:
             waited[job.process].append(job)

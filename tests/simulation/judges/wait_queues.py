@@ -21,6 +21,9 @@ _FRESH: Final = 0.05
 _REACTION: Final = 0.001
 """How long a process needs at least to react to an answer, in seconds."""
 
+_STEPS: Final = 1e-3
+"""The time that some steps of a process take whose time passes in them, in seconds."""
+
 _STARTS: Final = "starts"
 
 Opened: TypeAlias = tuple[State, int, bool]
@@ -72,7 +75,10 @@ class WaitQueues:
         answered = [each for each in entered if each.added <= sent or not _asks_first(each)]
         leaving = [each for each in seen.jobs if each.process is job.process and each.ended == at]
         left = sorted([*waiting, *(each for each in leaving if each is not job)], key=_place)
-        queues = [waiting, *(some for some in (entered, answered, left) if some != waiting)]
+        # Several are refused at once, each a moment after the other where steps take time.
+        soon = at + (_STEPS if job.process.clock.goes_on else 0.0)
+        staying = [each for each in waiting if each.outcome != "SlotTimeout" or each.ended > soon]
+        queues = [waiting, *(some for some in (entered, answered, left, staying) if some != waiting)]
         for own, ahead in product(self._possible(job.process, at), queues):
             found += [self._outlook(job, at, state, own, ahead) for state in states if state is not None]
             if known is not None:
@@ -90,8 +96,14 @@ class WaitQueues:
         own, seen = self.owned(process, at), self._seen
         jobs = [job for job in seen.jobs if job.process is process and job.added <= at]
         ends = [(job.starts[0].at if job.starts else job.ended) for job in jobs]
+        ends += [since for job in jobs for since, _ in job.in_hand]
         idle = max(
-            (end for end in ends if end <= at and not any(waits(job, end) for job in jobs)), default=0.0
+            (
+                end
+                for end in ends
+                if end <= at and not any(waits(job, end) and not _is_in_hand(job, end) for job in jobs)
+            ),
+            default=0.0,
         )
         record = next((each.state for _, _, each in reversed(seen.answers[process]) if each.state), None)
         name = seen.trace.name(record.generation) if record else ""
@@ -191,9 +203,11 @@ class WaitQueues:
             (
                 each
                 for each in own
-                if each.process is job.process and waits(each, at) and _place(each) < place
+                if each.process is job.process
+                and waits(each, at)
+                and (_place(each) < place or _is_in_hand(each, at))
             ),
-            key=_place,
+            key=lambda each: (not _is_in_hand(each, at), *_place(each)),
         )
 
     def _outlook(
@@ -259,6 +273,11 @@ def waits(job: ObservedJob, at: float) -> bool:
         return False
     began = [start for start in job.starts if start.at <= at]
     return not began or (began[-1].ended <= at and len(began) <= min(job.plan.fails, job.plan.retries))
+
+
+def _is_in_hand(job: ObservedJob, at: float) -> bool:
+    """Whether the thread of a job has its slot already, and nobody can overtake it."""
+    return any(since <= at <= until for since, until in job.in_hand)
 
 
 def _place(job: ObservedJob) -> tuple[int, int]:
