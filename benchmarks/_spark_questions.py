@@ -48,7 +48,7 @@ def pace(options: Namespace) -> Iterator[Row]:
     """
     from intervalq.spark import paced
 
-    seconds = 1 if options.quick else 10
+    seconds = 1 if options.quick else options.seconds
     master = "local[4]" if options.quick else "local-cluster[2,8,900]"
     kinds = [(100, 4)] if options.quick else [(100, 4), (300, 4), (300, 16)]
     for rate, tasks in kinds:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,7 @@ FAULTS = ("gap_short", "start_late", "slot_twice", "key_twice", "ended_before_st
 
 def session(memory: str, cores: int) -> SparkSession:
     """A local session whose temporary files are on disk, in the system's folder for them."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # which has what its workers import
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
 
     spark = (

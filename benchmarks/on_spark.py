@@ -90,6 +90,7 @@ def main() -> None:
         "--only", default=",".join(QUESTIONS), help=f"some of {','.join(QUESTIONS)}, with commas"
     )
     parser.add_argument("--runs", type=int, default=3, help="runs of the rows of which medians are shown")
+    parser.add_argument("--seconds", type=int, default=10, help="how long a run of `pace` takes at its rate")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: to try it out")
     parser.add_argument("--json", type=Path, help="write each row here")
     options = parser.parse_args()

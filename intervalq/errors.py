@@ -382,7 +382,10 @@ class InsecurePath(StoreError):
 
 
 class CorruptState(StoreError):
-    """A record in the store is not one that intervalq wrote. It is left as it is, never reset."""
+    """A record in the store is not one that intervalq wrote, or its times are out of range.
+
+    It is left as it is, never reset.
+    """
 
 
 class VersionMismatch(StoreError):

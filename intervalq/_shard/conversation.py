@@ -30,7 +30,7 @@ from intervalq._timing.backends import spawn
 from intervalq._timing.clock import Clock
 from intervalq._timing.outage import Outage
 from intervalq._timing.wakeable_sleep import WakeableSleep
-from intervalq.errors import QueueNotFound, StoreError, StoreUnavailable
+from intervalq.errors import CorruptState, QueueNotFound, StoreUnavailable
 from intervalq.rules import FOREVER, Advance, Inspect, Settled, Slot
 
 log: Final = logging.getLogger("intervalq")
@@ -328,9 +328,9 @@ class Conversation:
             raise QueueNotFound(self._queue, self._store.url)
         is_asked = not question.slots or answer.granted  # otherwise, none may be issued
         if question.take and is_asked and not answer.count and not self._connection.is_held:
-            raise StoreError(
+            raise CorruptState(
                 self._store.url,
-                f"queue {self._queue!r}: its costs exceed the range of times in a record: drop the queue",
+                f"queue {self._queue!r}: costs exceed the range of times: use smaller ones, or drop it",
             )
         if before is None or before.generation != answer.state.generation:
             question = replace(question, slots=())  # in a recreated record these are others' tickets

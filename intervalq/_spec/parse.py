@@ -92,7 +92,7 @@ def rate(value: object) -> int:
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise InvalidInterval(value, "is not a rate: give text such as 10/s, 5000/h or 100/15m")
-    starts, per = _exact(match[1])
+    starts, per = exact(match[1])
     if starts == 0:
         raise InvalidInterval(value, "is not a rate: it must allow some starts; use pause() to stop a queue")
     micros = -(-int(match[2] or 1) * _UNITS[match[3]] * per // starts)
@@ -101,7 +101,7 @@ def rate(value: object) -> int:
     return micros
 
 
-def _exact(number: str) -> tuple[int, int]:
+def exact(number: str) -> tuple[int, int]:
     """The numerator and denominator of a decimal number, which may have an exponent."""
     digits, _, exponent = number.partition("e")
     whole, _, part = digits.partition(".")
@@ -111,7 +111,7 @@ def _exact(number: str) -> tuple[int, int]:
 
 def _micros(number: str, unit: int) -> int:
     """A number of units, of `unit` microseconds each, in microseconds; rounded up."""
-    many, per = _exact(number)
+    many, per = exact(number)
     return -(-many * unit // per)
 
 

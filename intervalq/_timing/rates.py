@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from typing import Final
 
 from intervalq._spec import parse
@@ -66,7 +65,9 @@ def rate(value: object) -> int:
     """
     text = value.strip() if isinstance(value, str) else ""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15:
-        text = f"{Decimal(repr(value)):f}"
+        many, per = parse.exact(repr(value))
+        places = len(str(per)) - 1
+        text = f"{many // per}.{many % per:0{places}d}" if places else str(many)
     found = _RATE.fullmatch(text) if len(text) < 100 else None
     if found is None or (unit := _SHORT.get(found[3] or "s")) is None:
         raise InvalidInterval(value, f"is not a rate: give {_FORMS}")

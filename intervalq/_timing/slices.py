@@ -8,6 +8,7 @@ share of the processor stays the same. Older kernels ignore the request.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import sys
@@ -37,8 +38,6 @@ def run_soon() -> None:
     _asked.done = True
     if sys.platform != "linux":
         return
-    import ctypes  # noqa: PLC0415 - programs that only declare queues don't need it
-
     with suppress(OSError, AttributeError):  # a sandbox may forbid the call, a C library may lack it
         number = _SCHED_SETATTR.get(os.uname().machine)
         if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:

@@ -111,13 +111,13 @@ class Reader:
         return await inspect_all(self._queues(), name, MAX_RECORDS)
 
     async def counts(self) -> list[QueueStats]:
-        """The queues of tasks, with their numbers of tasks by state.
+        """The queues of tasks, with their numbers by state; one too many says that there are more.
 
         Raises:
             UnsupportedOperation: there is no store of tasks.
             StoreError: it can't be read; so for the others.
         """
-        return await self._tasks().queues()
+        return await self._tasks().queues(limit=MAX_RECORDS + 1)
 
     async def tasks_of(self, queue: str) -> list[Task]:
         """The first 200 tasks of a queue by time, without their values.

@@ -11,7 +11,7 @@ from intervalq import QueueState
 from intervalq._show import escaped, seconds
 from intervalq._watch.follow import Gaps, Logs
 from intervalq._watch.rates import Point, Rates
-from intervalq._watch.reader import Looked
+from intervalq._watch.reader import MAX_RECORDS, Looked
 from intervalq._watch.task import condition as condition_of
 from intervalq._watch.task import facts as facts_of
 from intervalq._watch.task import history
@@ -86,7 +86,7 @@ def share(name: str, totals: Mapping[str, float], rates: Rates) -> list[tuple[st
 
 def task_rows(counts: Iterable[QueueStats]) -> list[Row]:
     """Queues of tasks, by name."""
-    return [
+    rows = [
         Row(
             each.name,
             (
@@ -100,6 +100,9 @@ def task_rows(counts: Iterable[QueueStats]) -> list[Row]:
         )
         for each in counts
     ]
+    if len(rows) > MAX_RECORDS:
+        rows[MAX_RECORDS:] = [Row(":", ("further queues weren't read", *[""] * (len(TASKS) - 1)))]
+    return rows
 
 
 def rows_of_tasks(tasks: Iterable[Task], sessions: Mapping[str, WorkerSession], now: float) -> list[Row]:

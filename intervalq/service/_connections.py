@@ -8,7 +8,7 @@ from typing import Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS: Final = 10_000
-"""The maximum number of connections; further ones are closed at once."""
+"""The maximum number of connections of each server; further ones are closed at once."""
 _LOOK: Final = 10.0
 """Seconds between two checks of a connection."""
 _PATIENCE: Final = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 import grpc.aio
@@ -13,6 +13,7 @@ from google.rpc import status_pb2
 
 from intervalq.errors import IntervalqError
 from intervalq.service._access import Access, Anybody, Caller, only
+from intervalq.service._large import SENDER, Answers
 from intervalq.service._refusal import Refusal, refusal
 
 _MESSAGE: Final = 500
@@ -30,6 +31,7 @@ def caller_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]
     Raises:
         Refusal: it must have a token, and has none that is known.
     """
+    SENDER.set(sender_of(access, context))
     if access is None:
         return Anybody()
     given = [value for name, value in context.invocation_metadata() or () if name == _HEADER]
@@ -41,6 +43,13 @@ def sender_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]
     if access is None:
         return context.peer()
     return "".join(f"{value!r}" for name, value in context.invocation_metadata() or () if name == _HEADER)
+
+
+def counts(answers: Answers, context: grpc.aio.ServicerContext[Any, Any], size: int) -> None:
+    """Note that a client is sent an answer of so many bytes."""
+    taken = answers.waits(size)
+    if taken is not None:
+        context.add_done_callback(cast("Any", lambda _: taken()))  # to its stubs, no function is a callback
 
 
 async def abort(

@@ -25,6 +25,7 @@ from intervalq.errors import (
     ScheduleNotFound,
 )
 from intervalq.service._access import Access, Anybody, Caller, only
+from intervalq.service._large import SENDER
 from intervalq.service._refusal import Code, Refusal, refusal
 
 log: Final = logging.getLogger("intervalq")
@@ -146,7 +147,9 @@ def caller_of(access: Access | None, request: Request) -> Caller:
     Raises:
         Refusal: it must have a token, and has none that is known.
     """
-    return Anybody() if access is None else access.caller(only(request.headers.getlist("authorization")))
+    tokens = request.headers.getlist("authorization")
+    SENDER.set(f"{request.client}" if access is None else f"{tokens}")
+    return Anybody() if access is None else access.caller(only(tokens))
 
 
 async def while_connected(request: Request, verb: Awaitable[T]) -> T:

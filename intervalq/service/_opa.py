@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any, Final
 
+import anyio
 import httpx
 
 from intervalq.errors import InvalidOption, short
@@ -19,6 +20,11 @@ _MAX_KEPT: Final = 10_000
 _MAX_WANTED: Final = 100
 """Requests that want more are asked about each time, so that the memory of answers is bounded."""
 _PATIENCE: Final = 5.0
+
+_NO_ANSWER: Final = (
+    *(httpx.HTTPError, TimeoutError, RecursionError),
+    *(ValueError, KeyError, TypeError, AttributeError),
+)
 
 _Asked = tuple[str, str, str, frozenset[Wanted]]
 
@@ -69,14 +75,15 @@ class Opa:
             "queues": [{"exact": queue, "actions": some} for queue, some in actions.items()],
         }
         try:
-            answer = await self._client.post(self._url, json={"input": question})
+            with anyio.fail_after(_PATIENCE):  # that of the client is for each part of an answer
+                answer = await self._client.post(self._url, json={"input": question})
             answer.raise_for_status()
             result = answer.json()["result"]
             is_allowed, failed = result["allow"], result.get("failed") or []
             denied = frozenset(
                 (str(action).lower(), str(one["exact"])) for one in failed for action in one["actions"]
             )
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except _NO_ANSWER as error:
             raise Refusal(
                 Code.UNAVAILABLE, f"the Open Policy Agent gave no answer, so nothing is allowed: {error}"
             ) from error

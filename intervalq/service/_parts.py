@@ -36,7 +36,7 @@ class Parts:
         self._reader = Reader(stores.queues, Tasks(stores.tasks), logs)
         self._remote = Remote(stores, access)
         self._queues = None if stores.queues is None else Queues(stores.queues)
-        self.verbs = Verbs(stores.tasks)
+        self.verbs = Verbs(stores.tasks, stores.answers)
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """The handlers of all gRPC services."""

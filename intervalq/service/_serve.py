@@ -28,7 +28,7 @@ from starlette.types import ASGIApp
 from intervalq._queue.options import Duration, wait_of
 from intervalq.errors import InvalidOption, short
 from intervalq.service._access import Access, FileAccess, read_access
-from intervalq.service._connections import Connection
+from intervalq.service._connections import MAX_CONNECTIONS, Connection
 from intervalq.service._entroq.methods import NAME as ENTROQ
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._envoy import over_grpc as ratelimit
@@ -193,6 +193,7 @@ def _grpc_server(
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.ping_timeout_ms", _KEEPALIVE),
             ("grpc.server_handshake_timeout_ms", _KEEPALIVE),
+            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
         ],
         maximum_concurrent_rpcs=_MAX_REQUESTS,
     )

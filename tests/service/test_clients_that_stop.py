@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ import pytest
 from intervalq._wire import intervalq_v1_pb2 as pb
 from intervalq.errors import StoreError
 from intervalq.rules import Advance, Hold, Resume, Settings
+from intervalq.service import _serve
 from intervalq.service._refusal import Refusal
 from intervalq.service._remote import over_grpc
 from intervalq.service._remote.places import Places
@@ -216,6 +218,33 @@ async def test_requests_that_never_end_are_cut_off(hasty: Served) -> None:
             assert (await client.get(f"http://{hasty.http}/healthz")).text == "ok\n"
         assert sockets_of(hasty) > before
         await back_to(hasty, before)
+
+
+async def test_further_connections_are_closed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_serve, "MAX_CONNECTIONS", 3)
+    async with serving(f"memory://{tmp_path}") as address, AsyncExitStack() as stack:
+        greeted = []
+        for _ in range(5):
+            stream = await stack.enter_async_context(await anyio.connect_tcp(*_place(address)))
+            with anyio.move_on_after(60), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                greeted.append(await stream.receive())  # the service's first words
+        assert len(greeted) == 3
+
+
+def test_a_service_may_have_more_connections_than_the_programs_of_its_user_usually_have() -> None:
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, usual[1]))
+    try:
+        with Served("memory://") as service, ExitStack() as stack:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+            assert service.http is not None
+            for _ in range(300):
+                stack.enter_context(socket.create_connection(_place(service.http)))
+            assert httpx.get(f"http://{service.http}/healthz", timeout=20).text == "ok\n"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
 async def test_answers_that_nobody_takes_are_thrown_away(hasty: Served) -> None:

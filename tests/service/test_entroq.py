@@ -165,7 +165,7 @@ async def test_what_no_store_can_do_is_refused_by_name(client: GrpcClient, queue
         assert refused.value.code() == expected
     for value in (float("inf"), float("nan")):
         odd = pb.TaskData(queue=queue, value=Value(number_value=value))
-        with pytest.raises(grpc.aio.AioRpcError, match="can't be written as JSON"):
+        with pytest.raises(grpc.aio.AioRpcError, match="must be JSON"):
             await client.call("Modify", pb.ModifyRequest(inserts=[odd]), pb.ModifyResponse)
     too_many = [f"{queue}/{number}" for number in range(101)]
     with pytest.raises(grpc.aio.AioRpcError, match="waits for at most 100 queues"):
@@ -217,3 +217,13 @@ async def test_what_the_protocol_can_not_carry_is_put_away(
         assert plain(task) == "plain"
         assert await client.try_claim(queue) is None
         assert {one.name: one.size for one in await tasks.queues()}[dead_queue(queue)] == 2
+
+
+async def test_a_message_of_very_many_values_is_refused_before_it_is_read_further(
+    client: GrpcClient, queue: str
+) -> None:
+    data = pb.TaskData(queue=queue, value=message([None] * 50_000))
+    with pytest.raises(grpc.aio.AioRpcError, match="at most 200,000 values") as refused:
+        await client.modify(inserts=[data] * 5)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert await client.tasks(queue) == []

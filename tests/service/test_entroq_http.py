@@ -149,3 +149,17 @@ async def test_tasks_are_streamed_as_lines(
     answer = await plain.get("/tasks/stream", params={"queue": queue})
     assert len(answer.text.splitlines()) == 3
     assert (await plain.get("/tasks/stream")).status_code == 400
+
+
+async def test_a_number_that_only_intervalqs_own_protocol_carries_is_left_out(
+    plain: httpx.AsyncClient, queue: str
+) -> None:
+    """Infinity, which JSON's 1e400 is to Python, can't be written by protobuf."""
+    inserts = [{"queue": queue, "id": queue, "json": "[1e400]"}]
+    modify = plain.base_url.copy_with(path="/v1/tasks/modify")
+    (await plain.post(modify, json={"inserts": inserts})).raise_for_status()
+    for path in ("tasks", "tasks/stream"):
+        answer = await plain.get(f"/{path}?queue={queue}")
+        assert answer.status_code == 200
+        assert "can't be shown" in answer.text
+    assert (await plain.post("/claim", json={"claimantId": "me", "queues": [queue]})).json() == {}

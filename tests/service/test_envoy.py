@@ -23,6 +23,7 @@ from intervalq.errors import InvalidOption
 from intervalq.service import Addresses, serve
 from intervalq.service._envoy import ratelimit_pb2 as pb
 from intervalq.service._envoy.limits import read_limits
+from service.test_remote_access import access_of
 
 LIMITS = """
 [[limit]]
@@ -44,7 +45,7 @@ burst = 3
 
 
 @asynccontextmanager
-async def serving(folder: Path, text: str = LIMITS) -> AsyncIterator[str]:
+async def serving(folder: Path, text: str = LIMITS, access: Path | None = None) -> AsyncIterator[str]:
     """The address of a service with these limits."""
     file = folder / "limits.toml"
     file.write_text(text)
@@ -52,7 +53,8 @@ async def serving(folder: Path, text: str = LIMITS) -> AsyncIterator[str]:
 
         async def run(*, task_status: anyio.abc.TaskStatus[Addresses]) -> None:
             store = f"sqlite://{folder}/app.db"
-            await serve(store, grpc="127.0.0.1:0", http=None, envoy=file, task_status=task_status)
+            here = "127.0.0.1:0"
+            await serve(store, grpc=here, http=None, envoy=file, access=access, task_status=task_status)
 
         addresses = await group.start(run)
         assert addresses.grpc is not None
@@ -60,7 +62,9 @@ async def serving(folder: Path, text: str = LIMITS) -> AsyncIterator[str]:
         group.cancel_scope.cancel()
 
 
-async def ask(address: str, *descriptors: dict[str, str], domain: str = "edge", hits: int = 0) -> Any:
+async def ask(
+    address: str, *descriptors: dict[str, str], domain: str = "edge", hits: int = 0, token: str | None = None
+) -> Any:
     request = pb.RateLimitRequest(
         domain=domain,
         hits_addend=hits,
@@ -75,7 +79,8 @@ async def ask(address: str, *descriptors: dict[str, str], domain: str = "edge", 
             request_serializer=pb.RateLimitRequest.SerializeToString,
             response_deserializer=pb.RateLimitResponse.FromString,
         )
-        return await verb(request, timeout=60)
+        metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        return await verb(request, timeout=60, metadata=metadata)
 
 
 async def test_a_descriptor_takes_slots_of_its_queue(tmp_path: Path) -> None:
@@ -201,6 +206,22 @@ async def all_of(client: httpx.AsyncClient, requests: Sequence[tuple[str, str]])
         for path, tenant in requests:
             group.start_soon(get, path, tenant)
     return codes
+
+
+async def test_a_right_on_a_queue_is_one_on_its_keys(tmp_path: Path) -> None:
+    """Strangers learn nothing, not even what a descriptor may be."""
+    access = tmp_path / "access.toml"
+    access.write_text(access_of({"pace": [("pace", ["edge"])], "other": [("pace", ["edge-2", "edge:ann"])]}))
+    async with serving(tmp_path, access=access) as address:
+        answer = await ask(address, {"tenant": "ann"}, token="token of pace")
+        assert answer.overall_code == pb.RateLimitResponse.OK
+        for token, code in ((None, "UNAUTHENTICATED"), ("token of other", "PERMISSION_DENIED")):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await ask(address, {"tenant": "ann"}, token=token)
+            assert refused.value.code() == grpc.StatusCode[code]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await ask(address, *({"tenant": f"{n}"} for n in range(99)))
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_real_envoy_paces_requests_instead_of_refusing_them(tmp_path: Path) -> None:

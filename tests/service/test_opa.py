@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import uvicorn
 from regopy import Interpreter
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from intervalq.errors import InvalidOption, StoreUnavailable, Unauthorized
@@ -63,6 +63,7 @@ class Agent:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.is_broken = False
+        self.odd: Response | None = None
         self.url = ""
 
     async def answer(self, request: Request) -> Response:
@@ -70,6 +71,8 @@ class Agent:
         self.asked.append(question)
         if self.is_broken:
             return Response(status_code=500)
+        if self.odd is not None:
+            return self.odd
         rego = Interpreter()
         rego.add_module("policy", POLICY)
         rego.set_input(question)
@@ -138,6 +141,45 @@ async def test_without_an_answer_nothing_is_allowed(agent: Agent, tmp_path: Path
         await client("ann").insert("/jobs/a")
     with pytest.raises(InvalidOption, match="no URL of an Open Policy Agent"):
         await serve("memory://", access="ftp://x")
+
+
+async def without_end() -> AsyncIterator[bytes]:
+    while True:
+        yield b" "
+        await anyio.sleep(0.02)
+
+
+def odd_answers() -> Iterator[Response]:
+    allowed = '{"result": {"allow": true}}'
+    for code in (500, 404, 302):
+        yield Response(allowed, code, {"location": "/v1/data/other"})
+    for text in (
+        *("", "true", "[]", "{}", '{"result": true}', '{"result": null}', "[" * 100_000),
+        *('{"result": {"allow": "true"}}', '{"result": {"allow": 1}}'),
+        '{"result": {"allow": null, "failed": []}}',
+        '{"result": {"allow": true, "failed": true}}',
+        '{"result": {"allow": true, "failed": [{"exact": "/other", "actions": ["INSERT"]}]}}',
+        '{"result": {"allow": true, "failed": [{"exact": "/jobs/a", "actions": ["insert"]}]}}',
+        '{"result": {"allow": false, "failed": [{"exact": "/jobs/a", "actions": []}]}}',
+    ):
+        yield Response(text)
+    yield StreamingResponse(without_end())
+
+
+async def test_an_odd_answer_allows_nothing(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that never end are waited for as long as those that never begin."""
+    async with serving(f"memory://{tmp_path}", agent.url) as (_, client):
+        for agent.odd in odd_answers():
+            if isinstance(agent.odd, StreamingResponse):
+                monkeypatch.setattr(_opa, "_PATIENCE", 0.5)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await client("ann").insert("/jobs/a")
+            assert refused.value.code() in (
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.PERMISSION_DENIED,
+            )
 
 
 async def test_a_claim_that_waits_outlives_an_agent_that_fails(

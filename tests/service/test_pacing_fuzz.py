@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from service.fuzz_http import fuzz
+from service.fuzz_http import Fuzz
 from service.processes import Served
 
 
 def test_requests_of_any_content_get_answers_that_the_document_has() -> None:
     with Served("memory://") as service:
-        codes, of_mutants = fuzz(f"http://{service.http}", 2, 2, "memory://fuzz")
-    for each in (codes, of_mutants):
-        assert each[200] > 3
-        assert each[400] > 10
+        fuzz = Fuzz(136, 2, "memory://fuzz", f"http://{service.http}")
+        fuzz.run()
+    assert not fuzz.wrong
+    for codes in (fuzz.codes, fuzz.of_mutants):
+        assert codes[200] > 3
+        assert codes[400] > 10

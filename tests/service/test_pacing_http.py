@@ -175,3 +175,13 @@ async def test_who_may_pace_and_who_may_administer(tmp_path: Path) -> None:
                     expected = {needed: {200, 204}, "nobody": {401}}.get(name, {403})
                     assert answer.status_code in expected, (method, path, name, answer.text)
         group.cancel_scope.cancel()
+
+
+async def test_costs_that_no_record_can_have_are_a_conflict(http: httpx.AsyncClient) -> None:
+    """A key may be slower than its queue, by whose pace the service checks costs at first."""
+    await http.put("/q", json={"interval": "1ms"})
+    await http.put("/q", json={"key": "slow", "interval": "366d"})
+    refused = await http.post("/q/slot", json={"key": "slow", "cost": 535})
+    assert refused.status_code == 409
+    assert "use smaller ones" in refused.json()["detail"]
+    assert (await http.post("/q/slot", json={"key": "slow", "cost": 5})).status_code == 200

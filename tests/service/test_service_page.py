@@ -16,8 +16,10 @@ import pytest
 import screens
 from browser import DESKTOP, OVERFLOW, PHONE, Page, chromium
 from intervalq import IntervalQueue
+from intervalq._watch import reader, rows
 from intervalq._watch.reader import Reader
 from intervalq.tasks import Tasks
+from service.serving import served
 from service.test_remote_access import access_of
 
 
@@ -267,6 +269,19 @@ async def test_a_part_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         found = (await client.get("/v1/overview")).json()
         assert "trouble" in found["queues"]
         assert str(tmp_path) not in json.dumps(found)
+
+
+async def test_of_very_many_queues_only_the_first_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (reader, rows):
+        monkeypatch.setattr(module, "MAX_RECORDS", 2)
+    async with Tasks(f"memory://{tmp_path}") as tasks, served(f"memory://{tmp_path}") as there:
+        for name in "dcba":
+            await tasks.insert(name, 1)
+        async with httpx.AsyncClient() as client:
+            shown = (await client.get(f"http://{there.http}/v1/overview")).json()["tasks"]["rows"]
+    assert [row["cells"][0] for row in shown] == ["a", "b", "further queues weren't read"]
 
 
 async def test_tasks_are_changed_in_bulk_within_the_rights_and_it_is_said_who_did_it(

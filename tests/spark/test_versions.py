@@ -123,4 +123,5 @@ def test_tasks_are_tables_since_4_0(spark: SparkSession, tmp_path: Path) -> None
         with pytest.raises(
             Exception, match=r"writing a stream to the data source intervalq needs PySpark 4\.1"
         ):
-            writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+            # The stream's own thread plans it, after `start` has returned.
+            writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().processAllAvailable()

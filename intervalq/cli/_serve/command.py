@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from intervalq.service import Addresses, Tls
 
 _NONE: Final = "none"
+_FILES: Final = 32_768
+"""Open files: both servers have up to 10,000 connections, and the store needs some."""
 _STORE_HELP: Final = (
     "What to serve: a URL with postgresql:// or redis://, or the path of a SQLite database; of a URL with "
     "nats://, only queues and schedules are served. To keep passwords out of `ps`, set INTERVALQ_STORE in "
@@ -121,6 +124,7 @@ def serve(
     for log in [log for log in logs if not Path(log).exists()]:
         warn(f"{log} isn't there yet: the page shows what queues write to it from then on")
     patience = parse.duration(grace, what="grace") / 1e6
+    _allow_connections()
 
     async def run() -> None:
         async with anyio.create_task_group() as group:
@@ -157,6 +161,16 @@ def serve(
 
     _say_who_acts()
     anyio.run(run)
+
+
+def _allow_connections() -> None:
+    """Let this process have as many connections as the system allows; usually it starts with 1,024."""
+    with suppress(ImportError, OSError, ValueError):  # on Windows there is no limit
+        import resource  # noqa: PLC0415
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _say_who_acts() -> None:

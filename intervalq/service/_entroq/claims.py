@@ -24,6 +24,8 @@ class Found(NamedTuple):
 
     row: Row | None
     """The task, claimed; None: there is none now."""
+    task: pb.Task | None = None
+    """The same as the protocol shows it; None: nobody has asked yet."""
     wait: int | None = None
     """Microseconds until there will be one by itself; None: nobody knows."""
 
@@ -74,20 +76,19 @@ class Claims:
             if not worked.alive:
                 await self._claimants.session(claimant, again=True)
             elif not worked.claimed:
-                return Found(None, worked.wait)
-            elif await self._can_be_shown(worked.claimed[0]):
-                return Found(worked.claimed[0])
+                return Found(None, wait=worked.wait)
+            elif (task := await self._shown(worked.claimed[0])) is not None:
+                return Found(worked.claimed[0], task)
 
-    async def _can_be_shown(self, row: Row) -> bool:
-        """Whether the protocol can carry a task. One that it can't is moved to the dead-letter queue."""
+    async def _shown(self, row: Row) -> pb.Task | None:
+        """A task as the protocol shows it. One that it can't carry (None) is dead."""
         try:
-            task_of(row)
+            return task_of(row)
         except (Refusal, ValueError) as error:
             log.warning("task %s of %s is dead: %s", row.id, row.queue, error)
             change = Change(row.id, row.version, queue=dead_queue(row.queue), error=str(error))
             await self._store.apply(Work(row.session or "", settled=(change,)))
-            return False
-        return True
+            return None
 
 
 def shown(row: Row, *, inserter: str | None = None, value: bool = True) -> pb.Task:

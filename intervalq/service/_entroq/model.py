@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from google.protobuf import json_format
 from google.protobuf.message import Message
-from google.protobuf.struct_pb2 import Value
 
-from intervalq.errors import IntervalqError
 from intervalq.rules import FOREVER
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import claimant_of
+from intervalq.service._entroq.values import value_of, whole_number
 from intervalq.service._refusal import Code, Refusal
-from intervalq.tasks._claim.values import depth, encode
 from intervalq.tasks.rules import QueueStats, Row
 
 MILLISECOND: Final = 1_000
-DEEPEST: Final = 30
-"""The deepest nesting of lists and dicts that messages of this protocol may have: each takes up to three."""
-_EXACT: Final = 2**53
-"""Up to here the protocol's numbers are exact."""
 
 
 def task_of(row: Row, *, claimant: str | None = None, value: bool = True) -> pb.Task:
@@ -48,43 +41,10 @@ def task_of(row: Row, *, claimant: str | None = None, value: bool = True) -> pb.
     )
 
 
-def value_of(text: str) -> Value:
-    """JSON text as a message. Whole numbers above 2**53 lose digits, because the protocol has no others.
-
-    Raises:
-        Refusal: it is nested deeper than the protocol allows, or has numbers that are too large for it.
-    """
-    what = "this task's value can't be shown in EntroQ's protocol"
-    if depth(text) > DEEPEST:
-        raise Refusal(Code.UNIMPLEMENTED, f"{what}: it is nested deeper than {DEEPEST}")
-    try:
-        return json_format.Parse(text, Value())
-    except json_format.ParseError as error:
-        raise Refusal(Code.UNIMPLEMENTED, f"{what}: {error}") from error
-
-
-def json_of(value: Value) -> str:
-    """A message as JSON text, for a task. A value that isn't set is null.
-
-    Raises:
-        Refusal: it is nested too deep, or has a number that JSON doesn't have.
-        InvalidTask: it is too long.
-    """
-    if not value.WhichOneof("kind"):
-        return "null"
-    try:
-        return encode(whole(json_format.MessageToDict(value)))
-    except (json_format.Error, ValueError, RecursionError) as error:
-        if isinstance(error, IntervalqError):
-            raise
-
-        raise Refusal(Code.INVALID_ARGUMENT, f"a value can't be written as JSON: {error}") from error
-
-
 def whole(value: Any) -> Any:  # noqa: ANN401 - any JSON
     """JSON whose whole numbers are written as such: the protocol's numbers all have a fraction."""
     if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+        return whole_number(value)
     if isinstance(value, list):
         return [whole(one) for one in value]
     return {name: whole(one) for name, one in value.items()} if isinstance(value, dict) else value

@@ -15,7 +15,7 @@ from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.methods import NAME, STREAM_TASKS, UNARY
 from intervalq.service._entroq.model import details_of
 from intervalq.service._entroq.verbs import Verbs
-from intervalq.service._grpc import abort, caller_of
+from intervalq.service._grpc import abort, caller_of, counts
 from intervalq.service._measures import measured, measured_stream
 from intervalq.service._refusal import Refusal
 
@@ -43,10 +43,12 @@ def _answered(
 ) -> Callable[..., Any]:
     async def answer(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
         try:
-            return await verb(verbs, request, caller_of(access, context))
+            message = await verb(verbs, request, caller_of(access, context))
         except (Refusal, IntervalqError) as error:
             await abort(context, error, _details(error))
             raise
+        counts(verbs.answers, context, message.ByteSize())
+        return message
 
     return answer
 

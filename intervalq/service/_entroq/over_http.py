@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
-from anyio import to_thread
 from google.protobuf import json_format
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor import FieldDescriptor
@@ -20,16 +19,14 @@ from intervalq.service._access import Access
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.methods import STREAM_TASKS, UNARY, Method
 from intervalq.service._entroq.model import details_of, whole
+from intervalq.service._entroq.values import MAX_VALUES
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._http import body_of, caller_of, while_connected
+from intervalq.service._large import LARGE, away, counted
 from intervalq.service._refusal import Code, Refusal, refusal
 
 _PROTOCOLS: Final = {"entroq-protocol": "1, 2"}
 """The versions of the protocol that are served, as clients ask for them."""
-_MAX_VALUES: Final = 200_000
-"""The most values of a body's JSON."""
-_LARGE: Final = 32_768
-"""A longer body, in bytes, is read in a thread: others are answered meanwhile."""
 
 
 def routes(verbs: Verbs, access: Access | None) -> list[Route]:
@@ -49,7 +46,8 @@ def _endpoint(
         try:
             caller = caller_of(access, request)
             message = await _message(request, method.request)
-            return _shown(await while_connected(request, method.verb(verbs, message, caller)))
+            done = await while_connected(request, method.verb(verbs, message, caller))
+            return counted(verbs.answers, await away(done.ByteSize() > LARGE, _shown, done))
         except (Refusal, IntervalqError) as error:
             return _refused(error)
 
@@ -90,7 +88,7 @@ async def _message(request: Request, kind: type[Message]) -> Message:
             _fill(message, request.query_params.multi_items())
         else:
             body = await body_of(request) or b"{}"
-            await to_thread.run_sync(_read, body, message) if len(body) > _LARGE else _read(body, message)
+            await away(len(body) > LARGE, _read, body, message)
     except (json_format.Error, ValueError, RecursionError) as error:
         raise Refusal(
             Code.INVALID_ARGUMENT, f"the request is not a valid {kind.DESCRIPTOR.name}: {error}"
@@ -105,8 +103,8 @@ def _read(body: bytes, message: Message) -> None:
     found: list[Any] = [read]  # each value takes some microseconds to read
     for value in found:
         found += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if len(found) > _MAX_VALUES:
-            raise json_format.ParseError(f"it has more than {_MAX_VALUES:,} values: send fewer at once")
+        if len(found) > MAX_VALUES:
+            raise json_format.ParseError(f"it has more than {MAX_VALUES:,} values: send fewer at once")
     json_format.ParseDict(read, message)
 
 

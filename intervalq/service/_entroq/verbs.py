@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -14,8 +14,10 @@ from intervalq.service._access import Anybody, Caller, need
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
 from intervalq.service._entroq.claims import Claims, shown
-from intervalq.service._entroq.model import MILLISECOND, at_of, detail, json_of, span_of, stats_of, task_of
+from intervalq.service._entroq.model import MILLISECOND, at_of, detail, span_of, stats_of, task_of
+from intervalq.service._entroq.values import Values
 from intervalq.service._entroq.waiting import Waiting
+from intervalq.service._large import LARGE, Answers, away
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._tasks_access import check_modify
 from intervalq.store import wall_clock
@@ -50,8 +52,11 @@ _MAX_SHOWN: Final = 10_000
 class Verbs:
     """A store of tasks as an EntroQ service."""
 
-    def __init__(self, store: TaskStore, clock: Callable[[], int] = wall_clock) -> None:
+    def __init__(
+        self, store: TaskStore, answers: Answers | None = None, clock: Callable[[], int] = wall_clock
+    ) -> None:
         self._store, self._clock = store, clock
+        self.answers = Answers() if answers is None else answers
         self._claimants = Claimants(store)
         self._inserters: OrderedDict[str, str] = OrderedDict()
         self._claims = Claims(store, self._claimants)
@@ -66,8 +71,7 @@ class Verbs:
     async def try_claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """Claim a task that is ready; the answer has no task if there is none."""
         claimant, queues, lease = await self._wanted(request, caller)
-        row = (await self._claims.claim(claimant, queues, lease)).row
-        return pb.ClaimResponse() if row is None else pb.ClaimResponse(task=task_of(row))
+        return pb.ClaimResponse(task=(await self._claims.claim(claimant, queues, lease)).task)
 
     async def claim(self, request: pb.ClaimRequest, caller: Caller) -> pb.ClaimResponse:
         """A task, claimed as soon as there is one."""
@@ -76,15 +80,16 @@ class Verbs:
             raise Refusal(
                 Code.INVALID_ARGUMENT, f"a claim waits for at most {_WAITED} queues, not {len(queues)}"
             )
-        row = (await self._claims.claim(*wanted)).row
-        if row is None:
+        task = (await self._claims.claim(*wanted)).task
+        if task is None:
             row = await self.waiting.wait(queues, lambda: self._claims.claim(claimant, queues, lease))
             try:  # the right may have been taken away meanwhile
                 await need(caller, [("claim", row.queue)], request.claimant_id)
             except Refusal:
                 await self._claims.give_back(row)
                 raise
-        return pb.ClaimResponse(task=task_of(row))
+            task = task_of(row)
+        return pb.ClaimResponse(task=task)
 
     async def _wanted(self, request: pb.ClaimRequest, caller: Caller) -> tuple[str, tuple[str, ...], int]:
         """The claimant, the queues and the lease of a claim, checked."""
@@ -107,29 +112,34 @@ class Verbs:
         """Inserts, changes, deletes and depends: all or nothing."""
         _refuse_docs(request)
         claimant = caller.claimant(request.claimant_id)
-        session = session_of(claimant)
-        changes = tuple(self._change(change) for change in request.changes)
-        command = Modify(
-            session=session,
-            inserts=tuple(_insert(one) for one in request.inserts),
-            changes=changes,
-            deletes=tuple(Delete(text("id", one.id), one.version) for one in request.deletes),
-            depends=tuple(Depend(text("id", one.id), one.version) for one in request.depends),
-        )
-        _check_parts(command)
+        command = await away(request.ByteSize() > LARGE, self._command, request, session_of(claimant))
         try:
             await check_modify(self._store, command, caller, request.claimant_id)
-            if session and any(change.keep for change in changes):
+            if command.session and any(change.keep for change in command.changes):
                 await self._claimants.session(claimant)
             modified = await self._modify(command)
         except DependencyError as error:
             raise _dependency(error, request) from error
         self.waiting.notify({row.queue for row in (*modified.inserted, *modified.changed)})
         self._remember(modified.inserted, request.claimant_id)
-        return pb.ModifyResponse(
-            inserted=[shown(row, inserter=request.claimant_id) for row in modified.inserted],
-            changed=[shown(row) for row in modified.changed],
+        return await away(request.ByteSize() > LARGE, _done, modified, request.claimant_id)
+
+    def _command(self, request: pb.ModifyRequest, session: str) -> Modify:
+        """What a request asks of the store."""
+        count = len(request.inserts) + len(request.changes) + len(request.deletes) + len(request.depends)
+        if count > MAX_ROWS:
+            raise Refusal(Code.INVALID_ARGUMENT, f"a change has at most {MAX_ROWS} parts, not {count}")
+        values = Values()
+        command = Modify(
+            session=session,
+            inserts=tuple([_insert(one, values) for one in request.inserts]),
+            changes=tuple([self._change(one, values) for one in request.changes]),
+            deletes=tuple([Delete(text("id", one.id), one.version) for one in request.deletes]),
+            depends=tuple([Depend(text("id", one.id), one.version) for one in request.depends]),
         )
+        if count > 1 and len({one.id for part in _parts(command) for one in part}) < count:
+            raise Refusal(Code.INVALID_ARGUMENT, "a change names one task twice: name each task once")
+        return command
 
     def _remember(self, rows: tuple[Row, ...], claimant: str) -> None:
         """Note who has inserted tasks: the protocol shows that as the claimant until a task is touched.
@@ -161,7 +171,7 @@ class Verbs:
             )
             return await self._store.apply(replace(command, changes=changes))
 
-    def _change(self, change: pb.TaskChange) -> Change:
+    def _change(self, change: pb.TaskChange, values: Values) -> Change:
         """A change of all fields, as EntroQ has it. Until a time ahead the caller keeps its claim."""
         old, new = change.old_id, change.new_data
         ahead = self._ahead(new)
@@ -172,7 +182,7 @@ class Verbs:
                 text("id", old.id),
                 old.version,
                 queue=queue_name(new.queue),
-                json=json_of(new.value),
+                json=values.json_of(new.value),
                 attempt=_attempt(new.attempt),
                 error=error_text(new.err),
             )
@@ -192,14 +202,42 @@ class Verbs:
 
     async def tasks(self, request: pb.TasksRequest, caller: Caller) -> pb.TasksResponse:
         """Tasks of a queue, or those with these ids; a claimant sees its own, and those that nobody has."""
-        return pb.TasksResponse(tasks=[task async for task in self._tasks(request, caller)])
+        look = await self._look(request, caller)
+        async with self.answers.making():
+            rows = await look.fit(await self.answers.list_of(self._store, look.select))
+            size = sum([len(row.json) for row in rows])
+            return await away(size > LARGE, self._listed, rows[: look.limit], look)
 
     async def stream_tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.TasksResponse]:
         """As `tasks`, each in a message of its own."""
-        async for task in self._tasks(request, caller):
-            yield pb.TasksResponse(tasks=[task])
+        look = await self._look(request, caller)
+        async with self.answers.making():
+            pages = self.answers.pages(self._store, look.select)
+            page = await anext(pages, None)
+        left = look.limit
+        while page is not None and left > 0:
+            rows = (await look.fit(page))[:left]
+            left -= len(rows)
+            taken = self.answers.waits(sum([len(row.json) for row in rows]))
+            try:
+                for row in rows:
+                    yield self._listed([row], look)
+            finally:
+                if taken is not None:
+                    taken()
+            page = await anext(pages, None)
 
-    async def _tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.Task]:
+    def _listed(self, rows: list[Row], look: Look) -> pb.TasksResponse:
+        inserters = self._inserters
+        return pb.TasksResponse(
+            tasks=[
+                shown(row, inserter=None if row.version else inserters.get(row.id), value=look.select.values)
+                for row in rows
+            ]
+        )
+
+    async def _look(self, request: pb.TasksRequest, caller: Caller) -> Look:
+        """What a client wants to see, if it may."""
         if not request.queue and not request.task_id:
             raise Refusal(Code.INVALID_ARGUMENT, "give a queue or ids of tasks")
         limit = min(_count("limit", request.limit) or _MAX_SHOWN, _MAX_SHOWN)
@@ -207,7 +245,7 @@ class Verbs:
         queue = queue_name(request.queue) if request.queue else None
         if queue is not None:
             await need(caller, [("read", queue)])
-        mine, now = session_of(caller.claimant(request.claimant_id)), self._clock()
+        mine = session_of(caller.claimant(request.claimant_id))
         # A store takes ids or a queue. Of the tasks of a claimant, only the first of the queue are looked at.
         select = Select(
             queue=None if ids else queue,
@@ -215,16 +253,7 @@ class Verbs:
             limit=None if ids else _MAX_SHOWN if mine else limit,
             values=not request.omit_values,
         )
-        rows = await self._store.apply(select)
-        readable = await _readable(caller, {row.queue for row in rows} if queue is None else {queue})
-        fit = [
-            row
-            for row in rows
-            if row.queue in readable and (not mine or row.session == mine or not row.is_held(now))
-        ]
-        for row in fit[:limit]:
-            inserter = None if row.version else self._inserters.get(row.id)
-            yield shown(row, inserter=inserter, value=not request.omit_values)
+        return Look(select, limit, queue, mine, caller, self._clock())
 
     async def queues(self, request: pb.QueuesRequest, caller: Caller) -> pb.QueuesResponse:
         """The queues that have tasks, with the number of their tasks."""
@@ -259,6 +288,30 @@ class Verbs:
     claim_docs = namespace_stats = docs
 
 
+class Look(NamedTuple):
+    """What a client wants to see of the tasks."""
+
+    select: Select
+    limit: int
+    queue: str | None
+    """The queue that it may read; None: it asks for ids, wherever they are."""
+    mine: str
+    """The session whose tasks it sees, beside those that nobody has; empty: all."""
+    caller: Caller
+    now: int
+
+    async def fit(self, rows: list[Row]) -> list[Row]:
+        """Those of these tasks that it may see, and wants to."""
+        queues = {row.queue for row in rows} if self.queue is None else {self.queue}
+        readable = await _readable(self.caller, queues)
+        return [
+            row
+            for row in rows
+            if row.queue in readable
+            and (not self.mine or row.session == self.mine or not row.is_held(self.now))
+        ]
+
+
 async def _readable(caller: Caller, queues: set[str]) -> set[str]:
     return queues - {queue for _, queue in await caller.denied({("read", queue) for queue in queues}, "")}
 
@@ -272,9 +325,9 @@ def _refuse_docs(request: pb.ModifyRequest) -> None:
         raise _no_docs()
 
 
-def _insert(data: pb.TaskData) -> Insert:
+def _insert(data: pb.TaskData, values: Values) -> Insert:
     return insert(data.queue, None, id=data.id or None)._replace(
-        json=json_of(data.value),
+        json=values.json_of(data.value),
         at=None if data.by_ms else at_of(data.at_ms),
         delay=max(0, span_of(data.by_ms)),
         attempt=_attempt(data.attempt),
@@ -308,16 +361,16 @@ def _count(what: str, value: int) -> int:
     return value
 
 
-def _check_parts(command: Modify) -> None:
-    """Refuse a change that names a task twice, or has too many parts."""
-    ids = [one.id for one in command.inserts]
-    ids += [one.id for one in command.changes]
-    ids += [one.id for one in command.deletes]
-    ids += [one.id for one in command.depends]
-    if len(ids) > MAX_ROWS:
-        raise Refusal(Code.INVALID_ARGUMENT, f"a change has at most {MAX_ROWS} parts, not {len(ids)}")
-    if len({*ids}) < len(ids):
-        raise Refusal(Code.INVALID_ARGUMENT, "a change names one task twice: name each task once")
+def _parts(command: Modify) -> Iterable[Iterable[Insert | Change | Delete | Depend]]:
+    return command.inserts, command.changes, command.deletes, command.depends
+
+
+def _done(modified: Modified, claimant: str) -> pb.ModifyResponse:
+    """The answer to a change."""
+    return pb.ModifyResponse(
+        inserted=[shown(row, inserter=claimant) for row in modified.inserted],
+        changed=[shown(row) for row in modified.changed],
+    )
 
 
 def _dependency(error: DependencyError, request: pb.ModifyRequest) -> Refusal:

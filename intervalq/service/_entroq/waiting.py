@@ -212,7 +212,7 @@ class Waiting:
         while waiters := self._lines.get(line):
             waiter = waiters[0]
             try:
-                row, wait = await waiter.claim()
+                row, _, wait = await waiter.claim()
             except Exception as error:  # noqa: BLE001 - it is that of one client, and is raised there
                 waiter.error = error
             else:

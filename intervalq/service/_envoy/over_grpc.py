@@ -18,6 +18,7 @@ from intervalq.service._envoy.limits import Limit
 from intervalq.service._grpc import abort, caller_of
 from intervalq.service._measures import measured, waits
 from intervalq.service._refusal import Code, Refusal
+from intervalq.service._remote.rights import queue_of
 
 NAME: Final = "envoy.service.ratelimit.v3.RateLimitService"
 
@@ -32,9 +33,11 @@ def handler(limits: Sequence[Limit], access: Access | None) -> grpc.GenericRpcHa
         request: pb.RateLimitRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.RateLimitResponse:
         try:
-            wanted = _wanted(limits, request)
             caller = caller_of(access, context)
-            await need(caller, [("pace", queue.name) for _, queue, _ in wanted if queue is not None])
+            wanted = _wanted(limits, request)
+            await need(
+                caller, [("pace", queue_of(queue.name)) for _, queue, _ in wanted if queue is not None]
+            )
             return await _answer(wanted)
         except (Refusal, IntervalqError) as error:
             await abort(context, error)

@@ -16,7 +16,7 @@ from intervalq._wire.values import dumps
 from intervalq._wire.verbs import VERSION
 from intervalq.errors import IntervalqError, UnsupportedOperation
 from intervalq.service._access import Access, Caller, need
-from intervalq.service._grpc import abort, caller_of, sender_of
+from intervalq.service._grpc import abort, caller_of, counts, sender_of
 from intervalq.service._measures import measured, waits
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights, steps
@@ -67,10 +67,12 @@ class Remote:
 
     async def _apply(self, step: Step, context: grpc.aio.ServicerContext[Any, Any]) -> Result:
         try:
-            return await steps.apply(self._stores, step, caller_of(self._access, context))
+            result = await steps.apply(self._stores, step, caller_of(self._access, context))
         except Refusal as error:
             await abort(context, error)
             raise
+        counts(self._stores.answers, context, len(result.answer))
+        return result
 
     async def _listen(self, subject: Subject, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:

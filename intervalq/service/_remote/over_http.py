@@ -17,6 +17,7 @@ from intervalq._wire.verbs import VERBS, Names, Verb
 from intervalq.errors import IntervalqError
 from intervalq.service._access import Access
 from intervalq.service._http import body_of, caller_of, refused, while_connected
+from intervalq.service._large import counted
 from intervalq.service._openapi import PROBLEMS, path_parameter, summary
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import steps
@@ -50,7 +51,9 @@ def _endpoint(stores: Stores, access: Access | None, verb: Verb) -> Callable[[Re
             )
         except (Refusal, IntervalqError) as error:
             return refused(error)
-        return Response(status_code=204) if verb.answer is NoneType else Response(done, media_type=_JSON)
+        if verb.answer is NoneType:
+            return Response(status_code=204)
+        return counted(stores.answers, Response(done, media_type=_JSON))
 
     return answer
 

@@ -20,12 +20,14 @@ from intervalq.ledger import rules as ledgers
 from intervalq.ledger.rules import Command as LedgerCommand
 from intervalq.rules import Command
 from intervalq.service._access import Anybody, Caller, need
+from intervalq.service._large import PAGE, away
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights
 from intervalq.service._remote.stores import Stores
 from intervalq.service._remote.tasks import MAX_SHOWN, RemoteTasks
 from intervalq.store import Swapped, pairing
 from intervalq.tasks.rules import Command as TaskCommand
+from intervalq.tasks.rules import Outcomes, Select
 
 _OF_SESSIONS: Final = (  # commands that have one
     *(ledgers.Claim, ledgers.Start, ledgers.Record),
@@ -131,8 +133,13 @@ async def _tasks(
     stores: Stores, name: str, command: TaskCommand[Any], caller: Caller, now: int | None
 ) -> bytes:
     del name
-    done = await RemoteTasks(stores.of_tasks(), caller).apply(command, now)
-    return dumps(verbs.answer_of(command), done)
+    answer_of = verbs.answer_of(command)
+    tasks = RemoteTasks(stores.of_tasks(), caller)
+    if not isinstance(command, Select | Outcomes):
+        return dumps(answer_of, await tasks.apply(command, now))
+    async with stores.answers.making():
+        done = await tasks.listed(command, now, stores.answers)
+        return await away(len(done) > PAGE, dumps, answer_of, done)
 
 
 async def _ledger(

@@ -8,6 +8,7 @@ from typing import Any, Self
 from intervalq.errors import UnknownStore, UnsupportedOperation
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.service._actions import Actions
+from intervalq.service._large import Answers
 from intervalq.store import Scheduling, Store, given_url, open_store, scheduling, sound_url
 from intervalq.tasks.store import Pulling, TaskStore, checked_task_store, open_task_store
 
@@ -23,6 +24,7 @@ class Stores:
     """The URL of all of them, which may have secrets; None: they are where each kind is by default."""
     is_ours: bool = True
     """Whether they were opened for this service, which then closes them."""
+    answers: Answers = field(default_factory=Answers)
     actions: Actions = field(default_factory=Actions)
     """What callers have changed in them."""
 

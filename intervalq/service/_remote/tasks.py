@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
 from intervalq.errors import InvalidTask
 from intervalq.rules import FOREVER
 from intervalq.service._access import Anybody, Caller, Wanted, need
+from intervalq.service._large import Answers
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights
 from intervalq.service._tasks_access import check_modify, of_parts, queues_of
@@ -25,6 +26,7 @@ from intervalq.tasks.rules import (
     End,
     Modified,
     Modify,
+    OutcomeRow,
     Outcomes,
     QueueStats,
     Release,
@@ -62,18 +64,32 @@ class RemoteTasks:
         limit = command.limit if isinstance(command, Count) else None
         if not isinstance(self._caller, Anybody):
             command = await self._allowed(self._with_own(command))
-        if isinstance(command, Select | Outcomes) and not command.ids:
-            most = MAX_SHOWN + 1 if command.limit is None else min(command.limit, MAX_SHOWN + 1)
-            found = await self._store.apply(
-                cast("Command[tuple[Any, ...]]", replace(command, limit=most)), now
-            )
-            if len(found) > MAX_SHOWN:
-                raise Refusal(
-                    Code.RESOURCE_EXHAUSTED, f"an answer has at most {MAX_SHOWN:,} tasks: give a lower limit"
-                )
-            return await self._shown(found)
         shown = await self._shown(await self._store.apply(command, now))
         return shown if limit is None else shown[:limit]
+
+    async def listed(
+        self, command: Select | Outcomes, now: int | None, answers: Answers
+    ) -> tuple[Row | OutcomeRow, ...]:
+        """Tasks or outcomes, those that the caller may read.
+
+        Raises:
+            Refusal: it may not look there, or the answer would be too large; and as for `apply`.
+        """
+        _check(command)
+        most = MAX_SHOWN + 1 if command.limit is None else min(command.limit, MAX_SHOWN + 1)
+        asked: Command[Any] = command if command.ids else replace(command, limit=most)
+        if not isinstance(self._caller, Anybody):
+            asked = await self._allowed(self._with_own(asked))
+        found: Sequence[Row | OutcomeRow]
+        if isinstance(asked, Select):
+            found = await answers.list_of(self._store, asked, now)
+        else:
+            found = await self._store.apply(asked, now)
+        if len(found) > MAX_SHOWN and not command.ids:
+            raise Refusal(
+                Code.RESOURCE_EXHAUSTED, f"an answer has at most {MAX_SHOWN:,} tasks: give a lower limit"
+            )
+        return cast("tuple[Row | OutcomeRow, ...]", await self._shown(tuple(found)))
 
     async def listener(self, name: str) -> str:
         """The name of a listener for wake-ups in the store: a session, or the waiters for a lock.

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from pyspark.sql import functions as F  # noqa: N812
 
 from intervalq._spec import parse
@@ -26,32 +27,31 @@ from intervalq.spark._audit.facts import (
     set_clocks,
     set_intervals,
 )
-from intervalq.spark._audit.keys import judge_keys
 from intervalq.spark._audit.kinds import KINDS, Example
 from intervalq.spark._audit.log import log_of, read_log
-from intervalq.spark._audit.order import judge_order
+from intervalq.spark._audit.named import with_examples
 from intervalq.spark._audit.result import Audit
-from intervalq.spark._audit.rows import judge_rows
+from intervalq.spark._audit.scan.figures import Figures
+from intervalq.spark._audit.scan.groups import KEYS, ORDER, ROWS
+from intervalq.spark._audit.scan.keys import BY_KEY
+from intervalq.spark._audit.scan.one_pass import scan
 from intervalq.spark._audit.tally import Tally
 from intervalq.spark._audit.tickets import by_bin, out_of_order, used_again, without
 from intervalq.spark._compat import rows_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Duration = float | str | timedelta
 
-_BLOCK: Final = 1 << 20
+_BLOCK: Final = 1 << 19
 _PIECE: Final = 60.0
 """Seconds of a window in which clocks are judged; more, if there are very many hosts."""
-_PARTITION: Final = 1_500_000
-"""Rows of a partition of a shuffle: they are sorted in memory, at about 100 bytes each."""
+_PART: Final = 1_000_000
+"""Rows of a part of the log: a Python worker sorts them in memory, at about 200 bytes each."""
 _REACH: Final = 1_000
 _SURE: Final = frozenset({"queue", "key", "ticket", "due", "host", "shard", "attempt"})
 """Columns that count as missing if all their rows are null; others are null unless something happened."""
-_BY_KEY: Final = frozenset(
-    {"key_twice", "attempt_skipped", "attempt_order", "attempt_overlap", "replay_unknown"}
-)
 _STRICT: Final = ("gap_short", "slot_shared", "slots_close")
 
 
@@ -66,12 +66,6 @@ class _Options:
     grace: float
     piece: float
     block: int
-
-    @property
-    def allowed(self) -> Column:
-        """How far from its slot a start may be."""
-        tenth = F.col("iv") * 0.1 * self.burst
-        return tenth if self.tolerance is None else F.lit(self.tolerance)
 
 
 def audit(
@@ -93,8 +87,9 @@ def audit(
 ) -> Audit:
     """Check a log of starts: spacing, order, slots, lateness, fairness, keys, attempts, cool-downs.
 
-    The log is read a few times and shuffled twice, by time and by key; only counts are collected, so its size
-    is limited only by the disk. Percentiles are computed from buckets a few percent wide.
+    The log is read three times, twice for some columns only, and shuffled once; only counts are collected, so
+    its size is limited only by the disk. Percentiles are computed from buckets a few percent wide. The third
+    time, Python workers judge it by arrays: intervalq must be installed on the executors, as for `paced`.
 
     Args:
         spark: a session, also one of Spark Connect.
@@ -110,7 +105,7 @@ def audit(
         queue: the name of the queue, for rows without one.
         column: the name of the pipeline's struct.
         unique_keys: whether a key should have one call (and attempts by number). False: keys aren't
-            checked, which saves one of two shuffles.
+            checked, which makes what is shuffled a little less.
         grace: seconds after the arrival of a rejection in which other shards can't know of it.
         clock_limit: seconds (at least the tolerance) that a host's clock may be off before a note says so.
             Times are corrected anyway, by the soonest starts of each host after their slots; without a column
@@ -143,8 +138,8 @@ def audit(
         else parse.interval(interval) / 1e6
     )
     rows, known = log_of(read_log(spark, log), queue=queue, column=column)
-    facts = first_look(rows, known, bounds)
-    facts.known = {name for name in known if name not in _SURE or name in facts.known}
+    facts = first_look(rows, known & _SURE, bounds)
+    facts.known |= known - _SURE
     set_intervals(rows, facts, intervals, bounds)
     set_clocks(rows, facts, bounds, options.piece)
     not_checked = _not_checked(facts, options, unique_keys=unique_keys)
@@ -173,65 +168,64 @@ def _not_checked(facts: Facts, options: _Options, *, unique_keys: bool) -> dict[
     if options.burst > 1:
         reasons |= dict.fromkeys(_STRICT, "starts of a burst may come at once")
     if not unique_keys:
-        reasons |= dict.fromkeys(_BY_KEY, "unique_keys is False")
+        reasons |= dict.fromkeys(BY_KEY, "unique_keys is False")
     return reasons
 
 
 def _judge(spark: SparkSession, rows: DataFrame, tally: Tally, options: _Options) -> None:
     facts, live = tally.facts, tally.live
-    shortest = min(queue.interval for queue in facts.queues.values())
-    reach = max(2, min(_REACH, math.ceil(1 / shortest)))
-    set_blocks(facts, max(options.block, 2 * reach))
-    partitions = max(2, math.ceil(facts.rows / _PARTITION))
+    figures = _figures(facts, live, options)
     everything = placed(spark, rows, facts, options.bounds)
     starts = everything.where(is_start())
-    tally.rows(
-        rows_of(judge_rows(starts, live, options.bounds, tolerance=options.allowed, burst=options.burst))
-    )
-    _judge_order(spark, starts, tally, options, reach=reach, partitions=partitions)
+    found = scan(everything, figures, [ROWS, ORDER, *([KEYS] if live & BY_KEY else [])]).persist()
+    tally.rows(rows_of(_of(found, ROWS)))
+    tally.keys(with_examples(everything, rows_of(_of(found, KEYS))))
+    _judge_order(spark, starts, _of(found, ORDER), tally, figures)
+    found.unpersist()
     if facts.refusals and "cool_down_broken" in live:
         tally.found("cool_down_broken", rows_of(cool_downs(starts, options.grace)))
     if options.max_running is not None and "over_max_running" in live:
         tally.running(rows_of(running(starts, options.max_running)))
-    by_key = live & _BY_KEY
-    if by_key:
-        if not facts.replays:
-            by_key -= {"replay_unknown"}
-        attempts = facts.highest_attempt > 1 and "attempt_skipped" in by_key
-        tally.keys(
-            judge_keys(
-                everything, by_key, attempts=attempts, tolerance=options.allowed, partitions=partitions
-            )
-        )
+
+
+def _of(groups: DataFrame, kind: int) -> DataFrame:
+    return groups.where(F.col("kind") == kind)
+
+
+def _figures(facts: Facts, live: set[str], options: _Options) -> Figures:
+    queues = sorted(facts.queues.values(), key=lambda queue: queue.number)
+    shortest = min(queue.interval for queue in queues)
+    reach = max(2, min(_REACH, math.ceil(1 / shortest)))
+    set_blocks(facts, max(options.block, 2 * reach))
+    return Figures(
+        interval=np.array([queue.interval for queue in queues]),
+        block=np.array([queue.block for queue in queues]),
+        nameless=np.array([not queue.name for queue in queues]),
+        earliest=options.bounds.earliest,
+        latest=options.bounds.latest,
+        tolerance=options.tolerance,
+        burst=options.burst,
+        reach=reach,
+        bin=facts.bin,
+        live=frozenset(live if facts.replays else live - {"replay_unknown"}),
+        attempts=facts.highest_attempt > 1 and "attempt_skipped" in live,
+        parts=max(2, math.ceil(facts.rows / _PART)),
+    )
 
 
 def _judge_order(
-    spark: SparkSession, starts: DataFrame, tally: Tally, options: _Options, *, reach: int, partitions: int
+    spark: SparkSession, starts: DataFrame, ordered: DataFrame, tally: Tally, figures: Figures
 ) -> None:
-    """Judge the order of starts and slots; twice, if there are tickets that were used again."""
-    settings: dict[str, Any] = {"burst": options.burst, "tolerance": options.tolerance}
-
-    def ordered(rows: DataFrame) -> DataFrame:
-        return judge_order(
-            rows,
-            tally.live,
-            tolerance=options.allowed,
-            burst=options.burst,
-            reach=reach,
-            partitions=partitions,
-        ).persist()
-
-    found = ordered(starts)
-    restarts = out_of_order(found, tally.intervals, **settings) if "ticket_twice" in tally.live else None
-    kept = [found]
-    if restarts is not None:
-        again = used_again(spark, starts, restarts).persist()
-        tally.found("ticket_twice", by_bin(again, tally.facts.bin))
-        found = ordered(without(starts, again))
-        kept += [again, found]
-    tally.order(rows_of(found), **settings)
-    for frame in kept:
-        frame.unpersist()
+    """Take the order of starts and slots; judge it again, if there are tickets that were used again."""
+    settings: dict[str, Any] = {"burst": figures.burst, "tolerance": figures.tolerance}
+    restarts = out_of_order(ordered, tally.intervals, **settings) if "ticket_twice" in tally.live else None
+    if restarts is None:
+        tally.order(rows_of(ordered), **settings)
+        return
+    again = used_again(spark, starts, restarts).persist()
+    tally.found("ticket_twice", by_bin(again, tally.facts.bin))
+    tally.order(rows_of(scan(without(starts, again), figures, [ORDER])), **settings)
+    again.unpersist()
 
 
 def _clocks(tally: Tally, options: _Options, limit: float) -> None:

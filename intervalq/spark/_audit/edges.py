@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from intervalq.spark._audit.order import FIRST_SLOT, FIRST_START, LAST_SLOT, LAST_START, REST
-from intervalq.spark._audit.rows import ROUNDING
+from intervalq.spark._audit.scan.order import FIRST_SLOT, FIRST_START, LAST_SLOT, LAST_START, REST
+from intervalq.spark._audit.scan.rows import ROUNDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from intervalq.spark._audit.buckets import Histogram
 from intervalq.spark._audit.kinds import BY_NAME, Example, Found
+from intervalq.spark._audit.scan.buckets import Histogram
 from intervalq.spark._audit.tally import Part, Tally, jain
 
 _HOSTS: Final = 50

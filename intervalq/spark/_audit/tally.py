@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from intervalq.spark._audit.buckets import GAP_BUCKETS, Histogram, bucket_of
 from intervalq.spark._audit.edges import Edges
 from intervalq.spark._audit.facts import DAY, Facts, QueueFacts
 from intervalq.spark._audit.kinds import Example, Findings, names
-from intervalq.spark._audit.order import EDGES
+from intervalq.spark._audit.scan.buckets import GAP_BUCKETS, Histogram, bucket_of
+from intervalq.spark._audit.scan.order import EDGES
 
 _SHOWN: Final = 200
 """Queues that get lines of their own, those with the most rows; the others count in the total."""
@@ -157,23 +157,23 @@ class Tally:
             self.minutes[number].possible += inside / interval
 
     def rows(self, groups: Iterable[dict[str, Any]]) -> None:
-        """Add the results of `judge_rows`."""
+        """Add the groups of rows."""
         for group in groups:
             self._found(group, group["rows"])
-            if group["bucket"] is None or group["late"] is None:
+            if group["bucket"] is None or group["total"] is None:
                 continue
-            values = (group["bucket"], group["rows"], group["late"], group["late_least"], group["late_most"])
+            values = (group["bucket"], group["rows"], group["total"], group["least"], group["most"])
             for part in self._parts(group["q"], self._day(group["bin"])):
                 part.late.add(*values)
             if group["bin"] is not None:
                 self.minutes[group["bin"]].late.add(*values)
 
     def order(self, groups: Iterable[dict[str, Any]], *, burst: int, tolerance: float | None) -> None:
-        """Add the results of `judge_order`, and join the edges of blocks."""
+        """Add the groups of the order, and join the edges of blocks."""
         edges = Edges()
         for group in groups:
             edges.add(group)
-            self._found(group, group["starts"] or group["slots"])
+            self._found(group, group["rows"] or group["slots"])
             self._starts(group["q"], group["bin"], group)
         for queue, joined in edges.join(self.intervals, burst=burst, tolerance=tolerance):
             row = joined.row
@@ -182,10 +182,10 @@ class Tally:
                 self._add(kind, 1, queue, self._day(row.bin), where)
             group = {
                 "q": queue,
-                "starts": 0,
+                "rows": 0,
                 "flags": 0,
                 "unused": joined.unused,
-                "gap": joined.gap,
+                "total": joined.gap,
                 "bucket": None,
             }
             self._starts(queue, row.bin, group | {"at": row.at, "ticket": row.ticket})
@@ -195,16 +195,16 @@ class Tally:
         kinds = set(names(group["flags"] & ~EDGES))
         unused = group["unused"] or 0
         self._add("tickets_unused", unused, queue, self._day(number), self._where(group, "before it"))
-        short = group["starts"] if "gap_short" in kinds else 0
-        inverted = group["starts"] if "order_inverted" in kinds else 0
+        short = group["rows"] if "gap_short" in kinds else 0
+        inverted = group["rows"] if "order_inverted" in kinds else 0
         for part in self._parts(queue, self._day(number)):
             part.unused += unused
             part.short += short
             part.inverted += inverted
-            if group["gap"] is not None:
+            if group["total"] is not None:
                 _gaps(part, group, interval)
         if number is not None:
-            self.minutes[number].starts += group["starts"]
+            self.minutes[number].starts += group["rows"]
             self.minutes[number].short += short
 
     def running(self, groups: Iterable[dict[str, Any]]) -> None:
@@ -224,21 +224,21 @@ class Tally:
             self._add(kind, group["rows"], group["q"], day, self._where(group))
 
     def keys(self, groups: Iterable[dict[str, Any]]) -> None:
-        """Add the results of `judge_keys`."""
+        """Add the groups of keys, with their examples."""
         for group in groups:
             examples = [
                 Example(row["queue"] or "", row["ticket"], row["at"], f"key {row['key']}")
                 for row in group["examples"]
             ]
             for name in names(group["flags"]):
-                self.findings.add(name, group["extra"] if name == "key_twice" else group["keys"], examples)
+                self.findings.add(name, group["unused"] if name == "key_twice" else group["rows"], examples)
 
 
 def _gaps(part: Part, group: dict[str, Any], interval: float) -> None:
     """Add the gaps of a group: a gap at an edge has no bucket yet, and gets the one for its length."""
-    total = group["gap"] / interval
+    total = group["total"] / interval
     if group["bucket"] is None:
         part.gaps.add(bucket_of(total, each=GAP_BUCKETS), 1, total, total, total)
     else:
-        least, most = group["gap_least"] / interval, group["gap_most"] / interval
-        part.gaps.add(group["bucket"], group["starts"], total, least, most)
+        least, most = group["least"] / interval, group["most"] / interval
+        part.gaps.add(group["bucket"], group["rows"], total, least, most)

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from intervalq.spark._audit.edges import Edges
 from intervalq.spark._audit.kinds import BITS, names
-from intervalq.spark._audit.order import EDGES
-from intervalq.spark._audit.rows import ROUNDING
+from intervalq.spark._audit.scan.order import EDGES
+from intervalq.spark._audit.scan.rows import ROUNDING
 from intervalq.spark._compat import rows_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def out_of_order(
     """When queues started over; None: all tickets are in the order of their slots, so none was used again.
 
     Args:
-        ordered: the result of `judge_order`.
+        ordered: the groups of the order.
         intervals, burst, tolerance: as for `Edges.join`.
     """
     mask = EDGES

@@ -58,7 +58,7 @@ class Caller:
         """
         if value is None:
             value = {}
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):
             raise BadResult(key, f"it is a {type(value).__name__}, not a dict of columns (or None)")
         if not self._names.issuperset(value):
             more = ", ".join(sorted(map(str, value.keys() - self._fits.keys())))

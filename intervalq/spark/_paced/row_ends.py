@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -19,7 +20,19 @@ from intervalq.spark._paced.handoff import Stamp
 from intervalq.spark._paced.job import Job
 from intervalq.spark._paced.trial import UNFIT
 
-_WRITER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+def _encoder() -> Callable[[object], str]:
+    """As the method of a `JSONEncoder`, which makes its part in C anew for each value; that costs more."""
+    writer = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return writer.encode
+    # What the encoder itself gives it, without a look for circles, with which `written_answer` doesn't end.
+    parts = make(None, writer.default, json.encoder.encode_basestring, None, ":", ",", False, False, True)
+    return lambda value: "".join(parts(value, 0))
+
+
+_encode: Final = _encoder()
 
 Kept: TypeAlias = dict[str, Any]
 """An answer in its stored form; empty if the call failed."""
@@ -83,7 +96,7 @@ class Ends:
         """The JSON of an object with these parts, composed by hand for speed: there is one for each row."""
         answer = f'"answer":{_json(kept["answer"])},{self._fixed}' if kept else ""
         ticket, due, started, ended, host, pid, attempt, calls = stamp
-        log = f"{ticket},{due!r},{started!r},{ended!r},{_json(host)},{pid},{attempt},{calls}"
+        log = f"{ticket},{due!r},{started!r},{ended!r},{_json_of_host(host)},{pid},{attempt},{calls}"
         why = "" if error is None else f',"error":{_json(error)}'
         return encoded(self._job.codec, f'{{{answer}{self._version}"log":[{log}]{why}}}')
 
@@ -177,12 +190,16 @@ class Ends:
 
 def _json(value: object) -> str:
     try:
-        text = _WRITER.encode(value)
+        text = _encode(value)
         if not text.isascii():
             text.encode()
     except UnicodeEncodeError:  # half of a pair of surrogates, as of a text that was cut off
         text = json.dumps(value, separators=(",", ":"))
     return text
+
+
+_json_of_host: Final = lru_cache(maxsize=1)(_json)
+"""There is one for each process."""
 
 
 def _is_large(text: str) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+NONE: Final = -(1 << 20)
+"""What stands for no bucket, bin or ticket in arrays of whole numbers. None of these is as low."""
 
 GAP_BUCKETS: Final = 50
 """For gaps: each 2 % wide, fine enough to tell 0.9 of an interval from 0.92."""
@@ -20,19 +21,22 @@ _FINE_BELOW: Final = 4.0
 """From this many intervals on, buckets are ten times as wide, because pauses have any length."""
 
 
-def bucket(ratio: Column, *, each: int) -> Column:
-    """The bucket of a ratio, each of them 1/`each` of e wide; null for null.
+def buckets(ratios: npt.NDArray[np.float64], *, each: int) -> npt.NDArray[np.int64]:
+    """The buckets of ratios, each of them 1/`each` of e wide; `NONE` where there is no ratio (NaN).
 
     All values that are not positive share one bucket. Finer buckets than needed cost groups, and so memory.
     """
-    log = F.ln(F.greatest(ratio, F.lit(1e-9)))
-    fine, coarse = F.floor(log * each), F.floor(log * (each / 10)) + 10 * each
-    chosen = F.when(ratio < _FINE_BELOW, F.greatest(fine, F.lit(_LOWEST + 1))).otherwise(coarse)
-    return F.when(ratio <= 0, F.lit(_LOWEST)).when(ratio.isNotNull(), chosen).cast("int")
+    log = np.log(np.maximum(np.nan_to_num(ratios, nan=1.0), 1e-9))
+    fine = np.maximum(np.floor(log * each), _LOWEST + 1)
+    coarse = np.floor(log * (each / 10)) + 10 * each
+    found = np.where(ratios < _FINE_BELOW, fine, coarse).astype(np.int64)
+    found[ratios <= 0] = _LOWEST
+    found[np.isnan(ratios)] = NONE
+    return found
 
 
 def bucket_of(ratio: float, *, each: int) -> int:
-    """The same for a number."""
+    """The bucket of one ratio."""
     if ratio <= 0:
         return _LOWEST
     log = math.log(max(ratio, 1e-9))

@@ -1,0 +1,106 @@
+"""Values of tasks, as the JSON text of a store and as messages of the protocol.
+
+protobuf's own conversions take three times as long, which a call would notice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+from google.protobuf.struct_pb2 import Value
+
+from intervalq.service._refusal import Code, Refusal
+from intervalq.tasks._claim.values import depth, encode
+
+DEEPEST: Final = 30
+"""The deepest nesting of lists and dicts that messages of this protocol may have: each takes up to three."""
+MAX_VALUES: Final = 200_000
+"""The most values, those in lists and dicts included, that a request may have: each takes a microsecond."""
+_EXACT: Final = 2**53
+"""Up to here the protocol's numbers are exact."""
+
+
+def value_of(text: str) -> Value:
+    """JSON text as a message. Whole numbers above 2**53 lose digits, because the protocol has no others.
+
+    Raises:
+        Refusal: it is nested deeper than the protocol allows, or has numbers that are too large for it.
+    """
+    what = "this task's value can't be shown in EntroQ's protocol"
+    if text[:1] in ("[", "{") and depth(text) > DEEPEST:
+        raise Refusal(Code.UNIMPLEMENTED, f"{what}: it is nested deeper than {DEEPEST}")
+    value = Value()
+    try:
+        _set(value, json.loads(text))
+    except (ValueError, OverflowError) as error:
+        raise Refusal(Code.UNIMPLEMENTED, f"{what}: {error}") from error
+    return value
+
+
+def _set(value: Value, read: Any) -> None:  # noqa: ANN401 - any JSON
+    if read is None:
+        value.null_value = 0  # type: ignore[assignment] # an enum's number
+    elif isinstance(read, bool):
+        value.bool_value = read
+    elif isinstance(read, str):
+        value.string_value = read
+    elif isinstance(read, int | float):
+        if not math.isfinite(read):
+            raise ValueError(f"{read} is no number of JSON")
+        value.number_value = read
+    elif isinstance(read, list):
+        value.list_value.Clear()  # so that it is set, if it is empty
+        add = value.list_value.values.add
+        for one in read:
+            _set(add(), one)
+    else:
+        value.struct_value.Clear()
+        fields = value.struct_value.fields
+        for name, one in read.items():
+            _set(fields[name], one)
+
+
+class Values:
+    """Reads the values of one request, which has at most `MAX_VALUES`."""
+
+    def __init__(self) -> None:
+        self._left = MAX_VALUES
+
+    def json_of(self, value: Value) -> str:
+        """A message as JSON text, for a task. A value that isn't set is null.
+
+        Raises:
+            Refusal: the request has too many.
+            InvalidTask: it is too long, or has a number that JSON doesn't have.
+        """
+        return encode(self._plain(value))
+
+    def _plain(self, value: Value) -> Any:  # noqa: ANN401 - any JSON
+        kind = value.WhichOneof("kind")
+        if kind == "number_value":
+            return whole_number(value.number_value)
+        if kind == "string_value":
+            return value.string_value
+        if kind == "struct_value":
+            fields = value.struct_value.fields
+            self._take(len(fields))
+            return {name: self._plain(one) for name, one in fields.items()}
+        if kind == "list_value":
+            values = value.list_value.values
+            self._take(len(values))
+            return [self._plain(one) for one in values]
+        return value.bool_value if kind == "bool_value" else None
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise Refusal(
+                Code.INVALID_ARGUMENT, f"a request has at most {MAX_VALUES:,} values: send fewer at once"
+            )
+
+
+def whole_number(number: float) -> float:
+    """A number of the protocol, all of which have a fraction: whole ones become int."""
+    return int(number) if number.is_integer() and abs(number) <= _EXACT else number

@@ -1,0 +1,162 @@
+"""Large answers: they are made one at a time, and only so much of them may wait for clients to take it.
+
+gRPC keeps an answer until its client has taken it, and offers no way to take it back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar, TypeVarTuple, Unpack
+
+import anyio
+from anyio import to_thread
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from intervalq.service._refusal import Code, Refusal
+from intervalq.tasks.rules import Row, Select
+from intervalq.tasks.store import TaskStore
+
+T = TypeVar("T")
+A = TypeVarTuple("A")
+
+SENDER: Final[ContextVar[str]] = ContextVar("intervalq_sender", default="")
+"""Who sends the request that is answered now: a token, or a connection."""
+
+MAX_LIST: Final = 64 << 20
+"""The maximum size of the values in a list, in bytes."""
+LARGE: Final = 32_768
+"""Larger messages, in bytes, are read and written in threads: others are answered meanwhile."""
+_COUNTED: Final = 16_384
+"""Smaller answers, in bytes, aren't counted."""
+_PIECE: Final = 65_536
+_MAX_UNTAKEN: Final = 4 * MAX_LIST
+"""What may wait for clients in all, in bytes: beyond that, no more lists are made."""
+_OF_ONE: Final = 2 * MAX_LIST
+"""What may wait for one client."""
+PAGE: Final = 100
+"""Up to so many tasks, a list is read in one step."""
+
+
+class Answers:
+    """The large answers of a service that clients have not taken yet."""
+
+    def __init__(self) -> None:
+        self._turn = anyio.Lock()
+        self._untaken: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def making(self) -> AsyncIterator[None]:
+        """Make a list that may be large: others wait meanwhile.
+
+        Raises:
+            Refusal: too much waits to be taken.
+        """
+        async with self._turn:
+            if self._untaken[SENDER.get()] >= _OF_ONE or self._untaken.total() >= _MAX_UNTAKEN:
+                raise Refusal(
+                    Code.RESOURCE_EXHAUSTED, "large answers are waiting to be taken: take them, and ask again"
+                )
+            yield
+
+    def waits(self, size: int) -> Callable[[], None] | None:
+        """Note an answer; call what this returns once it is taken, or nobody will. None: it is too small."""
+        if size < _COUNTED:
+            return None
+        sender = SENDER.get()
+        self._untaken[sender] += size
+        return partial(self._taken, sender, size)
+
+    def _taken(self, sender: str, size: int) -> None:
+        self._untaken[sender] -= size
+        if not self._untaken[sender]:
+            del self._untaken[sender]
+
+    # --- lists ---------------------------------------------------------------------------------------
+
+    async def pages(
+        self, store: TaskStore, select: Select, now: int | None = None
+    ) -> AsyncIterator[list[Row]]:
+        """The tasks of a list, a page at a time: no store reads all of their values at once."""
+        most = len(select.ids) or select.limit
+        if not select.values or (most is not None and most <= PAGE):
+            yield [*await store.apply(select, now)]
+            return
+        if select.ids:
+            ids, left = [*dict.fromkeys(select.ids)], select.limit
+            for begin in range(0, len(ids), PAGE):
+                page = replace(select, ids=tuple(ids[begin : begin + PAGE]), limit=left)
+                rows = [*await store.apply(page, now)]
+                left = None if left is None else left - len(rows)
+                yield rows
+            return
+        found = await store.apply(replace(select, limit=PAGE + 1), now)
+        if len(found) <= PAGE:
+            yield [*found]
+            return
+        ids = [row.id for row in await store.apply(replace(select, values=False), now)]
+        for begin in range(0, len(ids), PAGE):
+            # A task that was moved or given back meanwhile isn't in the list any more.
+            yield [
+                row
+                for row in await store.apply(Select(ids=tuple(ids[begin : begin + PAGE])), now)
+                if select.queue in (None, row.queue) and select.session in (None, row.session)
+            ]
+
+    async def list_of(self, store: TaskStore, select: Select, now: int | None = None) -> list[Row]:
+        """The tasks of a list.
+
+        Raises:
+            Refusal: their values are too large together.
+        """
+        rows: list[Row] = []
+        size = 0
+        async for page in self.pages(store, select, now):
+            rows += page
+            size += sum([len(row.json) for row in page])
+            if size > MAX_LIST:
+                raise Refusal(
+                    Code.RESOURCE_EXHAUSTED,
+                    f"a list has at most {MAX_LIST >> 20} MiB of values: give a lower limit",
+                )
+        return rows
+
+
+async def away(is_large: bool, do: Callable[[Unpack[A]], T], *arguments: *A) -> T:
+    """What a function gives; for a large message it works in a thread."""
+    return await to_thread.run_sync(do, *arguments) if is_large else do(*arguments)
+
+
+def counted(answers: Answers, answer: Response) -> Response:
+    """An answer over HTTP, which counts if it is large."""
+    taken = answers.waits(len(answer.body))
+    return answer if taken is None else Pieces(answer, taken)
+
+
+class Pieces(Response):
+    """A large answer over HTTP, which counts until the client has taken nearly all of it."""
+
+    def __init__(self, answer: Response, taken: Callable[[], None]) -> None:
+        self._answer, self._taken = answer, taken
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        del scope, receive
+        answer = self._answer
+        try:
+            await send(
+                {"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
+            )
+            body = bytes(answer.body)
+            for begin in range(0, len(body), _PIECE):
+                piece = body[begin : begin + _PIECE]
+                more = begin + _PIECE < len(body)
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
+        finally:
+            self._taken()

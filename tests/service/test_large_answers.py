@@ -1,0 +1,102 @@
+"""Lists of large tasks: read a page at a time, and only as many as clients take."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import grpc.aio
+import httpx
+import pytest
+
+from intervalq.service import _large
+from intervalq.service._entroq import entroq_pb2 as pb
+from intervalq.tasks.rules import Command, Insert, Modify, Select
+from intervalq_stores.memory.tasks import MemoryTaskStore
+from service.grpc_client import GrpcClient
+from service.serving import served
+
+
+class Watched(MemoryTaskStore):
+    """A store that notes how many values each step reads."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.read: list[int] = []
+
+    async def apply(self, command: Command[Any], now: int | None = None) -> Any:
+        answer = await super().apply(command, now)
+        if isinstance(command, Select):
+            self.read.append(len(answer) if command.values else 0)
+        return answer
+
+
+@pytest.fixture
+async def store(queue: str) -> AsyncIterator[Watched]:
+    store = Watched(f"memory://{queue}")
+    value = f'"{"x" * 20_000}"'
+    for begin in range(0, 300, 50):
+        await store.apply(Modify(inserts=tuple(Insert(queue, value, f"{begin + n}") for n in range(50))))
+    yield store
+    await store.aclose()
+
+
+async def test_no_step_reads_all_values_of_a_long_list(store: Watched, queue: str) -> None:
+    async with served(store) as there, httpx.AsyncClient(base_url=f"http://{there.http}") as http:
+        for path in ("tasks", "tasks/stream"):
+            listed = await http.get(f"/api/v0/{path}", params={"queue": queue, "limit": 250}, timeout=60)
+            assert listed.text.count('"version"') == 250
+        assert len((await http.post("/v1/tasks/select", json={"queue": queue}, timeout=60)).json()) == 300
+        ids = [f"{n}" for n in range(220)]
+        assert len((await http.post("/v1/tasks/select", json={"ids": ids}, timeout=60)).json()) == 220
+    assert sum(store.read) > 1_000
+    assert max(store.read) <= _large.PAGE + 1
+
+
+async def test_a_list_that_is_too_large_is_refused(
+    store: Watched, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_large, "MAX_LIST", 3_000_000)
+    async with served(store) as there, httpx.AsyncClient(base_url=f"http://{there.http}") as http:
+        for answer in (
+            await http.get("/api/v0/tasks", params={"queue": queue}, timeout=60),
+            await http.post("/v1/tasks/select", json={"queue": queue}, timeout=60),
+        ):
+            assert answer.status_code in (413, 429)
+            assert "give a lower limit" in answer.text
+        few = await http.get("/api/v0/tasks", params={"queue": queue, "limit": 120}, timeout=60)
+        assert few.text.count('"version"') == 120
+
+
+async def test_who_takes_no_answers_gets_no_more_lists(
+    store: Watched, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads the first task of a stream only: gRPC lets the others wait."""
+    monkeypatch.setattr(_large, "_OF_ONE", 1_000_000)
+    async with (
+        served(store) as there,
+        grpc.aio.insecure_channel(str(there.grpc)) as channel,
+        httpx.AsyncClient(base_url=f"http://{there.http}") as others,
+    ):
+        client = GrpcClient(channel, "me")
+        stream = channel.unary_stream(
+            "/api.EntroQ/StreamTasks",
+            request_serializer=pb.TasksRequest.SerializeToString,
+            response_deserializer=pb.TasksResponse.FromString,
+        )(pb.TasksRequest(queue=queue))
+        await stream.read()
+        with pytest.raises(grpc.aio.AioRpcError, match="take them") as refused:
+            await client.tasks(queue)
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await client.try_claim(queue) is not None
+        listed = await others.get("/api/v0/tasks", params={"queue": queue, "limit": 9}, timeout=60)
+        assert listed.status_code == 200
+        stream.cancel()
+        with anyio.fail_after(60):
+            while True:
+                try:
+                    assert len(await client.tasks(queue, limit=9)) == 9
+                    break
+                except grpc.aio.AioRpcError:  # the service hasn't heard of it yet
+                    await anyio.sleep(0.01)
