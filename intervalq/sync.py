@@ -263,7 +263,7 @@ class IntervalQueue:
         finally:
             let_go(mine)
             if shard.process == os.getpid():  # a child that was forked in the body doesn't end the slot
-                BACKGROUND.tell(shard.ended, slot.ticket, made._failure)
+                BACKGROUND.tell(shard.ended, slot, made._failure)
 
     def start(self) -> None:
         """See `intervalq.IntervalQueue.start`."""

@@ -155,9 +155,9 @@ class _Jobs:
         )
         ended, end = shard.ended, quietly(self._end)
 
-        def ended_told(ticket: int, error: Exception | None = None) -> None:
-            end(ticket, error)
-            ended(ticket, error)
+        def ended_told(grant: Grant, error: Exception | None = None) -> None:
+            end(grant.ticket, error)
+            ended(grant, error)
 
         shard.ended = ended_told  # type: ignore[method-assign] # for this shard alone
 

@@ -73,21 +73,11 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
         """The cost of a request."""
         return 1
 
-    async def _heed(
-        self,
-        queue: IntervalQueue,
-        slot: Slot,
-        response: httpx.Response,
-    ) -> None:
+    async def _heed(self, queue: IntervalQueue, slot: Slot, response: httpx.Response) -> None:
         """Apply what a response requests of the queue."""
         await heed(queue, slot._grant, response.status_code, response.headers)
 
-    def _heed_blocking(
-        self,
-        queue: BlockingQueue,
-        slot: Slot,
-        response: httpx.Response,
-    ) -> None:
+    def _heed_blocking(self, queue: BlockingQueue, slot: Slot, response: httpx.Response) -> None:
         """The same as `_heed`, for blocking code."""
         heed_blocking(queue, slot._grant, response.status_code, response.headers)
 
