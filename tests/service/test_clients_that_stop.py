@@ -63,18 +63,21 @@ def stopped_client(address: str, streams: int) -> Iterator[None]:
             client.kill()
 
 
-def sockets_of(service: Served) -> int:
-    """How many sockets the process of a service has."""
-    count = 0
+def sockets_of(service: Served) -> set[str]:
+    """The sockets of the process of a service."""
+    found = set[str]()
     for each in Path(f"/proc/{service.process.pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
-            count += str(each.readlink()).startswith("socket:")
-    return count
+            found.add(str(each.readlink()))
+    return {name for name in found if name.startswith("socket:")}
 
 
-async def back_to(service: Served, sockets: int) -> None:
+async def closed(service: Served, before: set[str], but: int = 0) -> None:
+    """Wait until a service has closed the sockets that it has and did not have before, but so many."""
+    opened = sockets_of(service) - before
+    assert opened
     with anyio.fail_after(60):
-        while sockets_of(service) > sockets:
+        while len(opened & sockets_of(service)) > but:
             await anyio.sleep(0.05)
 
 
@@ -155,8 +158,7 @@ async def test_a_stopped_client_is_given_up(hasty: Served) -> None:
     before = sockets_of(hasty)
     with ExitStack() as stack:
         await anyio.to_thread.run_sync(stack.enter_context, stopped_client(hasty.address, 8))
-        assert sockets_of(hasty) > before
-        await back_to(hasty, before)
+        await closed(hasty, before)
         async with grpc.aio.insecure_channel(hasty.address) as channel:
             client = GrpcClient(channel, "me")
             await client.insert("tasks")
@@ -216,8 +218,7 @@ async def test_requests_that_never_end_are_cut_off(hasty: Served) -> None:
                 half.sendall(sent)
         async with httpx.AsyncClient() as client:  # they are there, and others are answered
             assert (await client.get(f"http://{hasty.http}/healthz")).text == "ok\n"
-        assert sockets_of(hasty) > before
-        await back_to(hasty, before)
+        await closed(hasty, before)
 
 
 async def test_further_connections_are_closed_at_once(
@@ -276,7 +277,7 @@ async def test_answers_that_nobody_takes_are_thrown_away(hasty: Served) -> None:
                 taken += len(got := reader.recv(1_000_000))
                 assert got, f"cut off after {taken} bytes"
                 await anyio.sleep(0.001)
-        await back_to(hasty, before + 1)
+        await closed(hasty, before, but=1)
 
 
 class Generous(MemoryTaskStore):
