@@ -47,10 +47,14 @@ class Answers:
             slot: place
             for slot in question.slots
             # An unseen hold may have moved the slot far ahead: then ask about it again. Not if the queue has
-            # a limit: the lease of this grant could not be distinguished from that of the second one.
+            # a limit: the lease of this grant could not be distinguished from that of the second one. Nor if
+            # the slot came sooner: it is where the step put it, and could not be granted again.
             if slot.ticket in answer.granted
-            and (place := placed(state, slot))
-            and (state.settings.max_running > 0 or self._time.comes(place, state) <= furthest)
+            and (
+                (place := placed(state, slot)) != slot
+                or state.settings.max_running > 0
+                or self._time.comes(place, state) <= furthest
+            )
         }
         here = self._grants.answered(
             {*question.slots}, {*granted}, {*answer.missed}, state.revoked_through, state.running

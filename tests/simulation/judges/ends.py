@@ -81,7 +81,10 @@ def _is_refused(seen: Observer, job: ObservedJob) -> bool:
 
 
 def agreed(seen: Observer, plan: Plan) -> Findings:
-    """A handle works with its own settings, or with others only if it adopts them; then it changes none."""
+    """A handle works with its own settings, or with others only if it adopts them; then it changes none.
+
+    This is judged of the first record that it works with.
+    """
     modes = {each.name: each.options.get("on_mismatch", "raise") for each in plan.processes}
     users = {who for _, who, verb, _ in plan.verbs if verb in CHANGES}
     for process, commands in seen.commands.items():
@@ -93,10 +96,15 @@ def agreed(seen: Observer, plan: Plan) -> Findings:
         if changes and mode != "update":
             yield commands[-1][0], f"{process.name} changed settings, with on_mismatch={mode!r}"
         since = min((at for at, command in commands if not isinstance(command, Inspect)), default=0.0)
+        joined: str | None = None
         for at, command, answer in seen.answers[process]:
+            if isinstance(command, Inspect) or answer.refused or answer.state is None:
+                continue
+            joined = joined or answer.state.generation
+            if answer.state.generation != joined:
+                break  # the record was lost, and another process made it anew, with its settings
             if isinstance(command, Configure):
                 since = at
-            if isinstance(command, Inspect | Configure) or answer.refused or answer.state is None:
                 continue
             changed = any(since < change <= at for change in seen.changes)
             if mode != "adopt" and answer.state.settings != own and not changed:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Final, NamedTuple, TypeAlias
 
+from intervalq._spec.standing import placed
 from intervalq.rules import FOREVER, Advance, Inspect, Slot, State, Units, apply
 from simulation.facts import ObservedJob
 from simulation.loop import Process
@@ -175,6 +176,7 @@ class WaitQueues:
                 own, record = {}, answer.state.generation
             for slot in answer.taken:
                 own[slot.ticket] = slot
+            own.update({ticket: placed(answer.state, own[ticket]) for ticket in own.keys() & answer.granted})
             for ticket in answer.missed:
                 own.pop(ticket, None)
             revoked, name = answer.state.revoked_through, seen.trace.name(record)
