@@ -235,8 +235,8 @@ end $$
 """
 
 SAYS: dict[str, tuple[type[errors.StoreError], int]] = {
-    "40001": (errors.StoreUnavailable, 5),  # rolled back in favour of another one: repeated, but not for ever
-    "40P01": (errors.StoreUnavailable, 5),
+    "40001": (errors.StoreUnavailable, 6),  # rolled back in favour of another one: repeated, but not for ever
+    "40P01": (errors.StoreUnavailable, 6),
     "22003": (errors.CorruptState, 1),
     "25006": (errors.StoreReadOnly, 1),
     "42501": (errors.Unauthorized, 1),
