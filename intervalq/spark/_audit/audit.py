@@ -87,9 +87,11 @@ def audit(
 ) -> Audit:
     """Check a log of starts: spacing, order, slots, lateness, fairness, keys, attempts, cool-downs.
 
-    The log is read three times, twice for some columns only, and shuffled once; only counts are collected, so
-    its size is limited only by the disk. Percentiles are computed from buckets a few percent wide. The third
-    time, Python workers judge it by arrays: intervalq must be installed on the executors, as for `paced`.
+    The log is read three times, twice for some columns only, and shuffled once; only counts are collected.
+    Percentiles are computed from buckets a few percent wide. The third time, Python workers judge it by
+    arrays: intervalq must be installed on the executors, as for `paced`. A worker holds about a million rows
+    at a time, and more where they can't be divided: all calls of one key, and all starts within two seconds
+    (or within four intervals, if that is longer).
 
     Args:
         spark: a session, also one of Spark Connect.
@@ -105,7 +107,7 @@ def audit(
         queue: the name of the queue, for rows without one.
         column: the name of the pipeline's struct.
         unique_keys: whether a key should have one call (and attempts by number). False: keys aren't
-            checked, which makes what is shuffled a little less.
+            checked, and less is shuffled; use that for keys with very many calls each, such as tenants.
         grace: seconds after the arrival of a rejection in which other shards can't know of it.
         clock_limit: seconds (at least the tolerance) that a host's clock may be off before a note says so.
             Times are corrected anyway, by the soonest starts of each host after their slots; without a column
@@ -196,7 +198,7 @@ def _figures(facts: Facts, live: set[str], options: _Options) -> Figures:
     queues = sorted(facts.queues.values(), key=lambda queue: queue.number)
     shortest = min(queue.interval for queue in queues)
     reach = max(2, min(_REACH, math.ceil(1 / shortest)))
-    set_blocks(facts, max(options.block, 2 * reach))
+    set_blocks(facts, max(options.block, 2 * reach), least=2 * reach)
     return Figures(
         interval=np.array([queue.interval for queue in queues]),
         block=np.array([queue.block for queue in queues]),

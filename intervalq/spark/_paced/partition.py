@@ -31,6 +31,36 @@ _COLLECTED: Final = 20_000
 looks at the rows in progress, none of which is garbage, so often that it costs a quarter of the time."""
 
 
+class _Garbage:
+    """Raises the threshold while any stage of this process runs: they may overlap in any order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._before: tuple[int, int, int] | None = None
+
+    def begin(self) -> None:
+        """A stage begins."""
+        with self._lock:
+            self._running += 1
+            now = gc.get_threshold()
+            if self._running == 1 and 0 < now[0] < _COLLECTED:
+                self._before = now
+                gc.set_threshold(_COLLECTED, *now[1:])
+
+    def end(self) -> None:
+        """It ended: after the last one, the threshold is as before, unless somebody else has set it."""
+        with self._lock:
+            self._running -= 1
+            if self._running == 0 and self._before is not None:
+                if gc.get_threshold() == (_COLLECTED, *self._before[1:]):
+                    gc.set_threshold(*self._before)
+                self._before = None
+
+
+_garbage: Final = _Garbage()
+
+
 def stage(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`."""
 
@@ -49,9 +79,7 @@ def run_stage(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
     running = BACKGROUND.start(_run, job, exchange, began)
     running.add_done_callback(lambda _: began.cancel())
     builder = Builder(job.columns, job.log)
-    collected = gc.get_threshold()
-    if 0 < collected[0] < _COLLECTED:
-        gc.set_threshold(_COLLECTED, *collected[1:])
+    _garbage.begin()
     try:
         flow = began.result()
         reader = threading.Thread(target=_read, args=(job, batches, exchange, flow), daemon=True)
@@ -68,7 +96,7 @@ def run_stage(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
             exchange.take()  # raises why it never began
         raise
     finally:
-        gc.set_threshold(*collected)
+        _garbage.end()
         with suppress(BaseException):
             running.result()
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from anyio import CancelScope, to_thread
 
 from intervalq._spec.codec import encoded, read
+from intervalq._spec.strict_json import writer
 from intervalq.errors import BadResult, RunChanged, UnreadableValue, short
 from intervalq.ledger._large import LargeAnswers, beside
 from intervalq.ledger.rules import MAX_VALUE
@@ -20,19 +21,7 @@ from intervalq.spark._paced.handoff import Stamp
 from intervalq.spark._paced.job import Job
 from intervalq.spark._paced.trial import UNFIT
 
-
-def _encoder() -> Callable[[object], str]:
-    """As the method of a `JSONEncoder`, which makes its part in C anew for each value; that costs more."""
-    writer = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        return writer.encode
-    # What the encoder itself gives it, without a look for circles, with which `written_answer` doesn't end.
-    parts = make(None, writer.default, json.encoder.encode_basestring, None, ":", ",", False, False, True)
-    return lambda value: "".join(parts(value, 0))
-
-
-_encode: Final = _encoder()
+_encode: Final = writer(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False))
 
 Kept: TypeAlias = dict[str, Any]
 """An answer in its stored form; empty if the call failed."""

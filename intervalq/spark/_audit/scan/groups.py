@@ -42,6 +42,9 @@ def places(columns: list[Array]) -> tuple[Array, Array]:
         if (high - low + 1) * size >= 1 << 62:
             column = np.unique(column, return_inverse=True)[1]  # noqa: PLW2901 - smaller numbers
             low, high = 0, int(column.max())
+        if (high - low + 1) * size >= 1 << 62:
+            code = np.unique(code, return_inverse=True)[1].astype(np.int64)
+            size = int(code.max()) + 1
         if high > low:
             code, size = code * (high - low + 1) + (column - low), size * (high - low + 1)
     order = np.argsort(code, kind="stable")
@@ -86,7 +89,7 @@ def grouped(
     found["most"] = np.fmax.reduceat(line, first)
     found["total"] = np.where(np.isnan(found["least"]), np.nan, np.add.reduceat(np.nan_to_num(line), first))
     found["due"] = np.nan if due is None else np.fmin.reduceat(due[order], first)
-    # Where something was found, its first place is told; that costs another sort, of few rows.
+    # Where something was found, the first of its rows is looked up, which costs another sort, of few rows.
     found["at"], found["ticket"] = np.nan, NONE
     shown = (found["flags"] != 0) | (found["unused"] > 0)
     if shown.any():
