@@ -100,3 +100,28 @@ async def test_who_takes_no_answers_gets_no_more_lists(
                     break
                 except grpc.aio.AioRpcError:  # the service hasn't heard of it yet
                     await anyio.sleep(0.01)
+
+
+async def test_a_deep_value_is_shown_as_it_is_stored(store: Watched, queue: str) -> None:
+    """Indented, it would grow a thousandfold."""
+    deep = f"{'[' * 900}{','.join(['0'] * 5_000)}{']' * 900}"
+    await store.apply(Modify(inserts=(Insert(queue, deep, "deep"), Insert(queue, '{"a": [1]}', "flat"))))
+    async with served(store) as there, httpx.AsyncClient(base_url=f"http://{there.http}") as http:
+        shown = await http.get("/v1/overview/tasks", params={"id": "deep"}, timeout=60)
+        assert shown.json() == {"value": deep}
+        shown = await http.get("/v1/overview/tasks", params={"id": "flat"}, timeout=60)
+        assert shown.json()["value"].count("\n") == 4
+
+
+async def test_deep_values_are_refused(store: Watched, queue: str) -> None:
+    deep = f"{'[' * 201}{']' * 201}"
+    allowed = f"{'[' * 200}{']' * 200}"
+    async with served(store) as there, httpx.AsyncClient(base_url=f"http://{there.http}") as http:
+        for value, status in ((deep, 400), (allowed, 200)):
+            insert = {"queue": queue, "json": value, "id": "new"}
+            answer = await http.post("/v1/tasks/modify", json={"inserts": [insert]}, timeout=60)
+            assert answer.status_code == status, answer.text
+        change = {"id": "new", "version": 0, "json": deep}
+        answer = await http.post("/v1/tasks/modify", json={"changes": [change]}, timeout=60)
+        assert answer.status_code == 400
+        assert "deeper" in answer.text
