@@ -79,14 +79,14 @@ class RemoteTasks:
         """
         _check(command)
         most = MAX_SHOWN + 1 if command.limit is None else min(command.limit, MAX_SHOWN + 1)
-        asked: Command[Any] = command if command.ids else replace(command, limit=most)
+        asked: Select | Outcomes = command if command.ids else replace(command, limit=most)
         if not isinstance(self._caller, Anybody):
-            asked = await self._allowed(self._with_own(asked))
+            asked = cast("Select | Outcomes", await self._allowed(self._with_own(asked)))
         found: Sequence[Row | OutcomeRow]
         if isinstance(asked, Select):
             found = await answers.list_of(self._store, asked, now)
         else:
-            found = await self._store.apply(asked, now)
+            found = await answers.outcomes_of(self._store, asked, now)
         if len(found) > MAX_SHOWN and not command.ids:
             raise Refusal(
                 Code.RESOURCE_EXHAUSTED, f"an answer has at most {MAX_SHOWN:,} tasks: give a lower limit"
