@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from hashlib import sha256
 from typing import Any, cast
 
 import anyio
 import grpc.aio
 import httpx
 import pytest
+from starlette.requests import Request
 
-from intervalq.service import _large
-from intervalq.service._access import Anybody
+from intervalq.service import _http, _large
+from intervalq.service._access import Anybody, FileAccess, Rule, Subject
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._refusal import Refusal
@@ -207,3 +209,24 @@ async def test_streams_of_small_tasks_count(queue: str, monkeypatch: pytest.Monk
             await anext(streams[3])
         await cast("Any", streams[0]).aclose()
         assert (await verbs.tasks(request, Anybody())).tasks
+
+
+def test_a_client_is_counted_by_its_account() -> None:
+    """However it writes its token: otherwise it would have several shares."""
+    token = "secret"
+    rule = Rule(frozenset({"read"}), frozenset(), ("",))
+    access = FileAccess({sha256(token.encode()).digest(): Subject("ann", (rule,))})
+    seen = set[str]()
+    for header in (f"Bearer {token}", f"bearer  {token}", f"BEARER {token} "):
+        scope = {"type": "http", "headers": [(b"authorization", header.encode())], "client": ("::1", 1)}
+        _http.caller_of(access, Request(scope))
+        seen.add(_large.SENDER.get())
+    assert seen == {"ann"}
+
+
+async def test_a_few_tasks_are_found_while_a_list_is_made(store: Watched, queue: str) -> None:
+    verbs = Verbs(store)
+    async with verbs.answers.making():
+        with anyio.fail_after(60):
+            found = await verbs.tasks(pb.TasksRequest(task_id=["1", "2"]), Anybody())
+    assert len(found.tasks) == 2

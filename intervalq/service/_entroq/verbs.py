@@ -203,7 +203,7 @@ class Verbs:
     async def tasks(self, request: pb.TasksRequest, caller: Caller) -> pb.TasksResponse:
         """Tasks of a queue, or those with these ids; a claimant sees its own, and those that nobody has."""
         look = await self._look(request, caller)
-        async with self.answers.making():
+        async with self.answers.making(look.select.ids):
             rows = await look.fit(await self.answers.list_of(self._store, look.select))
             return await away(size_of(rows) > LARGE, self._listed, rows[: look.limit], look)
 
@@ -213,7 +213,7 @@ class Verbs:
         pages = self.answers.pages(self._store, look.select)
         left = look.limit
         while left > 0:
-            async with self.answers.making():
+            async with self.answers.making(look.select.ids):
                 page = await anext(pages, None)
             if page is None:
                 return
