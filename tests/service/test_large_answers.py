@@ -84,6 +84,16 @@ async def test_who_takes_no_answers_gets_no_more_lists(
     store: Watched, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client reads the first task of a stream only: gRPC lets the others wait."""
+    none_waits = anyio.Event()
+
+    done = _large.Answers._taken
+
+    def taken(answers: _large.Answers, sender: str, size: int) -> None:
+        done(answers, sender, size)
+        if not answers._untaken:
+            none_waits.set()
+
+    monkeypatch.setattr(_large.Answers, "_taken", taken)
     monkeypatch.setattr(_large, "_OF_ONE", 1_000_000)
     async with (
         served(store) as there,
@@ -105,12 +115,8 @@ async def test_who_takes_no_answers_gets_no_more_lists(
         assert listed.status_code == 200
         stream.cancel()
         with anyio.fail_after(60):
-            while True:
-                try:
-                    assert len(await client.tasks(queue, limit=9)) == 9
-                    break
-                except grpc.aio.AioRpcError:  # the service hasn't heard of it yet
-                    await anyio.sleep(0.01)
+            await none_waits.wait()
+        assert len(await client.tasks(queue, limit=9)) == 9
 
 
 async def test_a_deep_value_is_shown_as_it_is_stored(store: Watched, queue: str) -> None:
