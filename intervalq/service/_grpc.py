@@ -46,7 +46,7 @@ def sender_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]
 
 
 def counts(answers: Answers, context: grpc.aio.ServicerContext[Any, Any], size: int) -> None:
-    """Note that a client is sent an answer of so many bytes."""
+    """Note that a client is sent an answer of this size, in bytes."""
     taken = answers.waits(size)
     if taken is not None:
         context.add_done_callback(cast("Any", lambda _: taken()))  # to its stubs, no function is a callback
