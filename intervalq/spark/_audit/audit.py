@@ -90,8 +90,8 @@ def audit(
     The log is read three times, twice for some columns only, and shuffled once; only counts are collected.
     Percentiles are computed from buckets a few percent wide. The third time, Python workers judge it by
     arrays: intervalq must be installed on the executors, as for `paced`. A worker holds about a million rows
-    at a time, and more where they can't be divided: all calls of one key, and all starts within two seconds
-    (or within four intervals, if that is longer).
+    at a time, and more where they can't be divided: all calls of one key, and all starts of a
+    queue within half a million intervals, which are many if they came far too often.
 
     Args:
         spark: a session, also one of Spark Connect.
@@ -198,7 +198,7 @@ def _figures(facts: Facts, live: set[str], options: _Options) -> Figures:
     queues = sorted(facts.queues.values(), key=lambda queue: queue.number)
     shortest = min(queue.interval for queue in queues)
     reach = max(2, min(_REACH, math.ceil(1 / shortest)))
-    set_blocks(facts, max(options.block, 2 * reach), least=2 * reach)
+    set_blocks(facts, max(options.block, 2 * reach))
     return Figures(
         interval=np.array([queue.interval for queue in queues]),
         block=np.array([queue.block for queue in queues]),

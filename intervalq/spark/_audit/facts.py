@@ -195,18 +195,11 @@ def _guessed(log: DataFrame, bounds: Bounds) -> dict[str, float]:
     return {row["queue"]: max(1e-6, round(row["step"], 6)) for row in rows_of(found)}
 
 
-def set_blocks(facts: Facts, size: int, *, least: int) -> None:
-    """Divide each queue's time into blocks of about `size` starts, with a limit on the number of blocks.
-
-    A log with far more starts than its interval allows has shorter blocks, so that each fits into memory.
-    None is shorter than `least` intervals.
-    """
+def set_blocks(facts: Facts, size: int) -> None:
+    """Divide each queue's time into blocks of about `size` starts, with a limit on the number of blocks."""
     for queue in facts.queues.values():
         span = 0.0 if queue.first is None or queue.last is None else queue.last - queue.first
-        length = size * queue.interval
-        if span > 0:
-            length = max(min(length, size * span / queue.rows), least * queue.interval)
-        queue.block = max(length, span / (10 * queue.rows / size + 10))
+        queue.block = max(size * queue.interval, span / (10 * queue.rows / size + 10))
 
 
 def set_clocks(log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> None:

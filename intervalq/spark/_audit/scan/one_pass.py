@@ -41,8 +41,6 @@ _PIECE: Final = 1 << 18
 """Rows that are judged at a time."""
 _MERGED: Final = 1 << 16
 """Groups of rows that are handed on at a time."""
-_BYTES: Final = 1 << 17
-"""The size of a shuffled value: Spark puts 10,000 into a batch, whose column must stay below 2 GiB."""
 _SHUFFLED: Final = "part int, what int, data binary"
 
 
@@ -128,7 +126,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
 
 
 def _sent(what: int, rows: Array, part: Array | None, parts: int) -> Iterator[pa.RecordBatch]:
-    """The rows as values of bytes, each of one part."""
+    """The rows as one value of bytes for each part."""
     if not len(rows):
         return
     if part is None:
@@ -138,10 +136,8 @@ def _sent(what: int, rows: Array, part: Array | None, parts: int) -> Iterator[pa
         order = np.argsort(number, kind="stable")
         ends = np.cumsum(np.bincount(number, minlength=parts))
         pieces = list(enumerate(np.split(rows[order], ends[:-1])))
-    step = _BYTES // rows.itemsize
-    for one, of_part in pieces:
-        for place in range(0, len(of_part), step):
-            some = of_part[place : place + step]
+    for one, some in pieces:
+        if len(some):
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array([one], pa.int32()),
