@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from intervalq.spark._audit.scan.groups import places
 
 
