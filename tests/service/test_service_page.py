@@ -126,7 +126,7 @@ async def tasks_in_bulk(page: Page, url: str) -> None:
     assert await click("retry") == "Choose tasks first."
     await page.click(box("mail-0"))
     assert await click("retry") == "Retry: 1 done."
-    assert page.asked[-1] == "Retry 1 task of mails.dead?"
+    assert page.asked[-1] == "Retry task mail-0 of mails.dead?"
     await page.until(f"{lines}.length === 2")
     assert await page.see(f"{lines}[0].open")  # as it was
     await page.see("document.querySelector('#filter').focus()")
@@ -137,12 +137,33 @@ async def tasks_in_bulk(page: Page, url: str) -> None:
     await page.see("document.querySelector('#to').focus()")
     await page.do("Input.insertText", text="later")
     assert await click("move") == "Move: 1 done."
-    assert page.asked[-1] == "Move 1 task of mails.dead to later?"
+    assert page.asked[-1] == "Move task mail-2 of mails.dead to later?"
     await screens.show_tasks(page, "mails.dead")
     await page.until(f"{lines}.length === 1")
     await page.click("document.querySelector('#every')")
     assert await click("delete") == "Delete: 1 done."
     assert page.asked[-1] == "Delete all tasks of mails.dead?"
+    spared = dict[str, tuple[str, list[str]]]()
+    async with Tasks(url) as tasks:
+        for queue in ("unticked", "unfiltered", "filtered"):
+            for number in range(3):
+                await tasks.insert(queue, number, id=f"{queue}-{number}")
+            await page.see(f"location.hash = '#tasks/{queue}'")
+            await page.until(f"{box(f'{queue}-0')} !== null")
+            if queue == "unfiltered":
+                await filter_by(page, f"{queue}-0")
+            await page.click("document.querySelector('#every')")
+            if queue == "unticked":
+                await page.click(box(f"{queue}-1"))
+            else:
+                await filter_by(page, f"{queue}-0" if queue == "filtered" else "")
+            await click("delete")
+            spared[queue] = page.asked[-1], sorted(task.id for task in await tasks.tasks(queue))
+    assert spared == {
+        "unticked": ("Delete 2 tasks of unticked?", ["unticked-1"]),
+        "unfiltered": ("Delete task unfiltered-0 of unfiltered?", ["unfiltered-1", "unfiltered-2"]),
+        "filtered": ("Delete task filtered-0 of filtered?", ["filtered-1", "filtered-2"]),
+    }
     await screens.show_tasks(page, "reports")
     await page.click("document.querySelector('#every')")
     assert await click("cancel") == "Cancel: 13 done."  # with that of "Run now"
@@ -159,6 +180,12 @@ async def tasks_in_bulk(page: Page, url: str) -> None:
         "allpausequeue api",
     ):
         assert each in acted
+
+
+async def filter_by(page: Page, text: str) -> None:
+    """Show only tasks with this text."""
+    await page.see(f"document.querySelector('#filter').value = {json.dumps(text)}")
+    await page.see("document.querySelector('#filter').dispatchEvent(new Event('input'))")
 
 
 async def test_it_loads_nothing_and_lets_nothing_else_run(page: str) -> None:
