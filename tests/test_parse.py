@@ -71,6 +71,13 @@ def test_what_is_no_rate_is_refused(value: object) -> None:
         parse.rate(value)
 
 
+class Other(float):
+    """A number with another text, as NumPy has."""
+
+    def __repr__(self) -> str:
+        return f"other({float(self)})"
+
+
 @pytest.mark.parametrize(
     ("value", "micros"),
     [
@@ -90,6 +97,7 @@ def test_what_is_no_rate_is_refused(value: object) -> None:
         (0.5, 2_000_000),
         (1e-5, 100_000_000_000),
         (1e6, 1),
+        (Other(0.5), 2_000_000),
     ],
 )
 def test_rates_as_people_write_them(value: float | str, micros: int) -> None:

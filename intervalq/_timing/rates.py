@@ -65,7 +65,8 @@ def rate(value: object) -> int:
     """
     text = value.strip() if isinstance(value, str) else ""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15:
-        many, per = parse.exact(repr(value))
+        # Subclasses, such as those of NumPy, have other texts.
+        many, per = parse.exact(float.__repr__(value) if isinstance(value, float) else str(int(value)))
         places = len(str(per)) - 1
         text = f"{many // per}.{many % per:0{places}d}" if places else str(many)
     found = _RATE.fullmatch(text) if len(text) < 100 else None

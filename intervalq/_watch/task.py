@@ -6,12 +6,18 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from intervalq._show import escaped, seconds
 from intervalq._watch.working import process, report
 from intervalq.tasks import FailedAttempt, Outcome, Task, UnreadableValue, WorkerSession
+from intervalq.tasks._claim.values import depth
 from intervalq.tasks._spec.outcome import is_dead
+
+_MAX_INDENTED: Final = 8_192
+"""The maximum size of a value that is shown in several lines, in bytes."""
+_MAX_DEPTH: Final = 30
+"""The deepest nesting that is indented: each line of a deeper value would mostly be spaces."""
 
 
 def value_of(task: Task | Outcome) -> Any:  # noqa: ANN401 - any JSON value
@@ -83,8 +89,10 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession], *, value: bool = Tr
 
 
 def value_lines(task: Task) -> list[tuple[str, str]]:
-    """The value of a task as names and values."""
-    lines = _lines(json.dumps(value_of(task), indent=2))
+    """The value of a task as names and values; if it is long or deep, the stored text."""
+    written = task._row.json
+    is_plain = len(written) <= _MAX_INDENTED and depth(written) <= _MAX_DEPTH
+    lines = _lines(json.dumps(value_of(task), indent=2) if is_plain else written)
     return [("value" if not index else "", line) for index, line in lines]
 
 

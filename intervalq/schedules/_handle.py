@@ -91,8 +91,9 @@ class ScheduleInfo(NamedTuple):
     (`overlap`, `misfire`): at most the last 100. The next occurrence reports them as missed."""
     overdue: tuple[datetime, ...] = ()
     """The times that no process has taken up, though they have been due for a second: at most the last 100.
-    `misfire` decides what a process does with them once it runs the schedule. Empty in a pause, and for
-    durable schedules, whose `upcoming` begins with the first time that no worker has taken up."""
+    `misfire` decides what a process does with them once it runs the schedule. Empty in a pause, while the
+    function runs, and for durable schedules, whose `upcoming` begins with the first time that no worker has
+    taken up."""
 
 
 class Schedules:
@@ -354,6 +355,7 @@ class Schedules:
         plan = records.plan(name, record)
         times: list[datetime] = []
         now = records.now()
+        is_running = record.running and now < record.until
         at = max(now, record.through)
         while len(times) < upcoming and (following := plan.after(at)) is not None:
             times.append(plan.time(following))
@@ -362,13 +364,13 @@ class Schedules:
             name,
             str(plan),
             record.paused,
-            record.running and now < record.until,
+            is_running,
             None if record.fired is None else plan.time(record.fired),
             tuple(times),
             host=None if record.fired is None else host_of(record.holder),
             is_command=runs_command(record.holder),
             skipped=plan.times(max(record.reported, record.fired or 0), record.through),
-            overdue=() if record.paused else plan.overdue(name, record.through, now),
+            overdue=() if record.paused or is_running else plan.overdue(name, record.through, now),
         )
 
     def _twin(self, store: str | os.PathLike[str] | None) -> Schedules:

@@ -48,6 +48,11 @@ class Caller(Protocol):
         """Who it is, for people."""
         ...
 
+    @property
+    def account(self) -> str:
+        """By what its share is counted; empty: by its connection."""
+        ...
+
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """Those of the wanted actions that it may not do.
 
@@ -106,6 +111,11 @@ class Anybody:
         """See `Caller`."""
         return "anybody"
 
+    @property
+    def account(self) -> str:
+        """See `Caller`."""
+        return ""
+
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """See `Caller`: nothing."""
         del wanted, claimant
@@ -121,6 +131,11 @@ class Subject(NamedTuple):
 
     name: str
     rules: tuple[Rule, ...]
+
+    @property
+    def account(self) -> str:
+        """See `Caller`."""
+        return self.name
 
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """See `Caller`: what no rule allows."""

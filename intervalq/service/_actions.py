@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from intervalq._keys.names import shown
@@ -64,9 +65,12 @@ class Actions:
         if (what := _named(command)) is None:
             return
         action = self.note(caller, what, "queue", name := shown(record), record.partition(":")[0])
-        self._holds.pop(name, None)
-        if isinstance(command, Hold):
-            self._holds[name] = action, action.at + command.length / 1e6
+        if isinstance(command, Resume | Drop):
+            self._holds.pop(name, None)
+        elif isinstance(command, Hold):
+            hold = action, action.at + command.length / 1e6
+            known = self._holds.pop(name, hold)
+            self._holds[name] = max(known, hold, key=itemgetter(1))  # of two holds, the later end counts
             for old in [*self._holds][:-_MAX_ACTIONS]:
                 del self._holds[old]
 

@@ -31,22 +31,14 @@ def caller_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]
     Raises:
         Refusal: it must have a token, and has none that is known.
     """
-    SENDER.set(sender_of(access, context))
-    if access is None:
-        return Anybody()
     given = [value for name, value in context.invocation_metadata() or () if name == _HEADER]
-    return access.caller(only(given))
-
-
-def sender_of(access: Access | None, context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Who sends a request, by its token or its connection, where each sender gets a fair share."""
-    if access is None:
-        return context.peer()
-    return "".join(f"{value!r}" for name, value in context.invocation_metadata() or () if name == _HEADER)
+    caller = Anybody() if access is None else access.caller(only(given))
+    SENDER.set(caller.account or context.peer())
+    return caller
 
 
 def counts(answers: Answers, context: grpc.aio.ServicerContext[Any, Any], size: int) -> None:
-    """Note that a client is sent an answer of so many bytes."""
+    """Note that a client is sent an answer of this size, in bytes."""
     taken = answers.waits(size)
     if taken is not None:
         context.add_done_callback(cast("Any", lambda _: taken()))  # to its stubs, no function is a callback

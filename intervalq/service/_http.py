@@ -148,8 +148,9 @@ def caller_of(access: Access | None, request: Request) -> Caller:
         Refusal: it must have a token, and has none that is known.
     """
     tokens = request.headers.getlist("authorization")
-    SENDER.set(f"{request.client}" if access is None else f"{tokens}")
-    return Anybody() if access is None else access.caller(only(tokens))
+    caller = Anybody() if access is None else access.caller(only(tokens))
+    SENDER.set(caller.account or f"{request.client}")
+    return caller
 
 
 async def while_connected(request: Request, verb: Awaitable[T]) -> T:

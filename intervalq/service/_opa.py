@@ -105,6 +105,11 @@ class Asking:
         """See `Caller`: only the agent knows it."""
         return "somebody"
 
+    @property
+    def account(self) -> str:
+        """See `Caller`."""
+        return f"{self._kind.lower()} {self._credentials}"
+
     async def denied(self, wanted: Collection[Wanted], claimant: str) -> set[Wanted]:
         """See `Caller`."""
         twins = {(action, queue) for action, queue in wanted if not is_canonical(queue)}

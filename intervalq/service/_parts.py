@@ -57,7 +57,7 @@ class Parts:
             return JSONResponse(described)
 
         found.append(Route("/v1/openapi.json", openapi, methods=["GET"]))
-        found += page.routes(self._reader, self._access, self._stores.actions)
+        found += page.routes(self._reader, self._access, self._stores.actions, self._stores.answers)
         found += schedules.routes(self._reader, self._access, self._stores.actions)
         found += tasks.routes(self._stores, self._access)
         return [*entroq_http.routes(self.verbs, self._access), *found]

@@ -271,12 +271,12 @@ async def test_a_real_envoy_paces_requests_instead_of_refusing_them(tmp_path: Pa
         ("[[limit]]\ndomain = 'd'", "needs domain, match and queue"),
         ("[[limit]]\ndomain = 'd'\nqueue = 'q'\nmatch = { a = '*' }\nodd = 1", "may have"),
         ("[[limit]]\ndomain = 'd'\nqueue = 'q'\nmatch = {}", "names the entries"),
-        ("[[limit]]\ndomain = 'd'\nqueue = 'q'\nmatch = { a = 'x' }\nkey = 'a'", "no entry"),
+        ("[[limit]]\ndomain = 'd'\nqueue = 'q'\nmatch = { a = 'x' }\nkey = 'a'", "not an entry"),
         ("[[limit]]\ndomain = 'd'\nqueue = 'no queue'\nmatch = { a = '*' }", "is not a queue name"),
         ("[[limit]]\ndomain = 'd'\nqueue = 'q'\nmatch = { a = '*' }\nrate = 'fast'", "limit 1"),
         (
             "[[limit]]\ndomain = 'd'\nqueue = 'q'\nmatch = { a = '*' }\nrate = '1/s'\neach = '1/s'",
-            "give key=",
+            "set key=",
         ),
     ],
 )

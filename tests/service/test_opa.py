@@ -173,7 +173,7 @@ async def test_an_odd_answer_allows_nothing(
     async with serving(f"memory://{tmp_path}", agent.url) as (_, client):
         for agent.odd in odd_answers():
             if isinstance(agent.odd, StreamingResponse):
-                monkeypatch.setattr(_opa, "_PATIENCE", 0.5)
+                monkeypatch.setattr(_opa, "_PATIENCE", 0.02)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await client("ann").insert("/jobs/a")
             assert refused.value.code() in (

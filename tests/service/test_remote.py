@@ -98,7 +98,7 @@ async def test_what_is_no_step_is_refused_and_the_service_goes_on(tmp_path: Path
             (pb.LEDGERS, "", {"op": "Count"}, "not a ledger"),
             (pb.LEDGERS, "x", {"op": "Look", "limit": 10**9}, "1 to"),
             (pb.SCHEDULES, "", {"op": "SwapSchedule", "name": "../x"}, "not a schedule"),
-            (pb.KIND_UNSPECIFIED, "", {"op": "Inspect"}, "no kind"),
+            (pb.KIND_UNSPECIFIED, "", {"op": "Inspect"}, "not a kind"),
         ]
         for kind, name, command, said in malformed:
             step = pb.Step(version=VERSION, kind=kind, name=name, command=json.dumps(command).encode())  # type: ignore[arg-type]

@@ -339,7 +339,7 @@ class Judge:
 
     def answered(self, command: Command[Any], sent: float) -> None:
         """Note that the answer to a command has arrived."""
-        if isinstance(command, Work):
+        if isinstance(command, Work) and command.queues:  # others may overtake the one that reports starts
             self._worked[command.session] = max(sent, self._worked.get(command.session, 0.0))
 
     # --- what the store sees ----------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_a_row_that_is_no_schedule_is_said_to_be_none(changes: dict[str, object]
     assert Stored.of(row()) == stored(every="1h")
     with pytest.raises(ValueError, match=r"."):
         Stored.of(row(**changes))
-    with pytest.raises(ValueError, match="no schedule"):
+    with pytest.raises(ValueError, match="not a schedule"):
         Stored.of(row()._replace(json="[]"))
 
 

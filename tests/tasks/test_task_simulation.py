@@ -66,9 +66,16 @@ def test_every_task_is_committed_once(
         assert sum(run.runs for _, run in runs) > sum(run.done for _, run in runs), "nothing went wrong"
 
 
-@pytest.mark.parametrize(("mix", "seed"), [("patient", 110), ("patient", 185), ("lone-chunks", 5)])
+@pytest.mark.parametrize(
+    ("mix", "seed"),
+    [("patient", 110), ("patient", 185), ("lone-chunks", 5), ("users", 13), ("operators-lossy", 19)],
+)
 def test_schedules_that_failed_once_pass(mix: str, seed: int, pool: ProcessPoolExecutor) -> None:
-    """A claim counted as begun while it waited: for a task that was to run alone, or for a full chunk."""
+    """What failed.
+
+    A claim counted as begun while it waited: for a task that was to run alone, or for a full chunk. A task
+    was settled for the session of an earlier claim. A judge took a request for one that should report starts.
+    """
     assert pool.submit(simulate, mix, seed).result().violations == []
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import stat
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Final
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from intervalq.cli._run.jobs import MAX_LINE, BadLine
 
@@ -58,7 +60,7 @@ class Input:
         if self.regular:
             await anyio.lowlevel.checkpoint()
         elif not _WATCHES_FILES:
-            return await anyio.to_thread.run_sync(os.read, self._file, _CHUNK, abandon_on_cancel=True)
+            return await _read_apart(self._file)
         else:
             try:
                 await anyio.wait_readable(self._file)
@@ -70,6 +72,31 @@ class Input:
         """Close the file if it was opened here."""
         if self._own:
             os.close(self._file)
+
+
+async def _read_apart(file: int) -> bytes:
+    """Read in a thread that doesn't keep the process from ending, even if nothing comes any more."""
+    loop = asyncio.get_running_loop()
+    chunk: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(found: bytes | OSError) -> None:
+        if chunk.done():
+            return
+        if isinstance(found, OSError):
+            chunk.set_exception(found)
+        else:
+            chunk.set_result(found)
+
+    def read() -> None:
+        try:
+            found: bytes | OSError = os.read(file, _CHUNK)
+        except OSError as error:
+            found = error
+        with suppress(RuntimeError):  # the command has ended
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=read, name="intervalq input", daemon=True).start()
+    return await chunk
 
 
 class _Splitter:

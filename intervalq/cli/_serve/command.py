@@ -168,9 +168,10 @@ def _allow_connections() -> None:
     with suppress(ImportError, OSError, ValueError):  # on Windows there is no limit
         import resource  # noqa: PLC0415
 
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _say_who_acts() -> None:

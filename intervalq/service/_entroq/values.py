@@ -17,7 +17,7 @@ from intervalq.tasks._claim.values import depth, encode
 DEEPEST: Final = 30
 """The deepest nesting of lists and dicts that messages of this protocol may have: each takes up to three."""
 MAX_VALUES: Final = 200_000
-"""The most values, those in lists and dicts included, that a request may have: each takes a microsecond."""
+"""The maximum number of values in a request, with those in lists and dicts: each takes a microsecond."""
 _EXACT: Final = 2**53
 """Up to here the protocol's numbers are exact."""
 
@@ -48,7 +48,7 @@ def _set(value: Value, read: Any) -> None:  # noqa: ANN401 - any JSON
         value.string_value = read
     elif isinstance(read, int | float):
         if not math.isfinite(read):
-            raise ValueError(f"{read} is no number of JSON")
+            raise ValueError(f"{read} is not a number of JSON")
         value.number_value = read
     elif isinstance(read, list):
         value.list_value.Clear()  # so that it is set, if it is empty

@@ -17,7 +17,7 @@ from intervalq.service._entroq.claims import Claims, shown
 from intervalq.service._entroq.model import MILLISECOND, at_of, detail, span_of, stats_of, task_of
 from intervalq.service._entroq.values import Values
 from intervalq.service._entroq.waiting import Waiting
-from intervalq.service._large import LARGE, Answers, away
+from intervalq.service._large import COUNTED, LARGE, Answers, away, size_of
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._tasks_access import check_modify
 from intervalq.store import wall_clock
@@ -203,29 +203,29 @@ class Verbs:
     async def tasks(self, request: pb.TasksRequest, caller: Caller) -> pb.TasksResponse:
         """Tasks of a queue, or those with these ids; a claimant sees its own, and those that nobody has."""
         look = await self._look(request, caller)
-        async with self.answers.making():
+        async with self.answers.making(look.select.ids):
             rows = await look.fit(await self.answers.list_of(self._store, look.select))
-            size = sum([len(row.json) for row in rows])
-            return await away(size > LARGE, self._listed, rows[: look.limit], look)
+            return await away(size_of(rows) > LARGE, self._listed, rows[: look.limit], look)
 
     async def stream_tasks(self, request: pb.TasksRequest, caller: Caller) -> AsyncIterator[pb.TasksResponse]:
         """As `tasks`, each in a message of its own."""
         look = await self._look(request, caller)
-        async with self.answers.making():
-            pages = self.answers.pages(self._store, look.select)
-            page = await anext(pages, None)
+        pages = self.answers.pages(self._store, look.select)
         left = look.limit
-        while page is not None and left > 0:
+        while left > 0:
+            async with self.answers.making(look.select.ids):
+                page = await anext(pages, None)
+            if page is None:
+                return
             rows = (await look.fit(page))[:left]
             left -= len(rows)
-            taken = self.answers.waits(sum([len(row.json) for row in rows]))
+            taken = self.answers.waits(max(COUNTED, size_of(rows)))  # so that small ones count, too
             try:
                 for row in rows:
                     yield self._listed([row], look)
             finally:
                 if taken is not None:
                     taken()
-            page = await anext(pages, None)
 
     def _listed(self, rows: list[Row], look: Look) -> pb.TasksResponse:
         inserters = self._inserters

@@ -96,7 +96,7 @@ def fields_of(body: bytes, allowed: Collection[str]) -> dict[str, Any]:
     """The fields of a body; an empty body has none.
 
     Raises:
-        Refusal: it is no JSON object with these fields.
+        Refusal: it is not a JSON object with these fields.
     """
     try:
         read = json.loads(body or b"{}")

@@ -7,6 +7,7 @@ import time
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -41,6 +42,7 @@ from intervalq.schedules import ScheduleInfo
 from intervalq.service._access import Access, Caller, Wanted, need
 from intervalq.service._actions import Actions
 from intervalq.service._http import caller_of, problem, refused
+from intervalq.service._large import LARGE, Answers, away, counted
 from intervalq.service._refusal import Code, Refusal, refusal
 from intervalq.service._remote.rights import SESSIONS, queue_of, schedule
 from intervalq.tasks._claim.values import queue_name
@@ -193,7 +195,7 @@ class Watch:
         return {"columns": TASKS_OF, "rows": shown, "may": may, "is_all": len(rows) < MAX_TASKS}
 
     async def value(self, id_: str, caller: Caller) -> str | None:
-        """The value of a task, as JSON of several lines; None: it is gone, or the caller may not read it."""
+        """The value of a task, as JSON; None: it is gone, or the caller may not read it."""
         task = await self._reader.task(id_)
         if task is None or await caller.denied({("read", task.queue)}, ""):
             return None
@@ -273,7 +275,7 @@ def _name(view: str, row: Row) -> str:
     return queue_of(row.key) if view == "queues" else row.key
 
 
-def routes(reader: Reader, access: Access | None, actions: Actions) -> list[Route]:
+def routes(reader: Reader, access: Access | None, actions: Actions, answers: Answers) -> list[Route]:
     """The page, and what it shows.
 
     Without access control it offers no changes: those that a browser sends are refused (see `NoPages`).
@@ -302,7 +304,8 @@ def routes(reader: Reader, access: Access | None, actions: Actions) -> list[Rout
                 found = await watch.tasks(given.get("queue", ""), caller, may_change=access is not None)
         except (Refusal, IntervalqError) as error:
             return refused(error)
-        return JSONResponse(found, headers=_HEADERS)
+        is_large = len(found.get("value") or "") > LARGE
+        return counted(answers, await away(is_large, partial(JSONResponse, headers=_HEADERS), found))
 
     return [
         Route("/", root, methods=["GET"]),

@@ -16,7 +16,8 @@ from intervalq._wire.values import dumps
 from intervalq._wire.verbs import VERSION
 from intervalq.errors import IntervalqError, UnsupportedOperation
 from intervalq.service._access import Access, Caller, need
-from intervalq.service._grpc import abort, caller_of, counts, sender_of
+from intervalq.service._grpc import abort, caller_of, counts
+from intervalq.service._large import SENDER
 from intervalq.service._measures import measured, waits
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights, steps
@@ -81,7 +82,7 @@ class Remote:
             over = asyncio.Event()
             if self._closed:
                 over.set()
-            with self._listening.place(sender_of(self._access, context), over.set), waits("stream"):
+            with self._listening.place(SENDER.get(), over.set), waits("stream"):
                 async with listening as woken:
                     late = await _pass_on(context, woken, over)
             if late is not None:

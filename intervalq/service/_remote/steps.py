@@ -137,7 +137,7 @@ async def _tasks(
     tasks = RemoteTasks(stores.of_tasks(), caller)
     if not isinstance(command, Select | Outcomes):
         return dumps(answer_of, await tasks.apply(command, now))
-    async with stores.answers.making():
+    async with stores.answers.making(command.ids):
         done = await tasks.listed(command, now, stores.answers)
         return await away(len(done) > PAGE, dumps, answer_of, done)
 

@@ -9,11 +9,11 @@ from typing import Any, Final, cast
 from intervalq.errors import InvalidTask
 from intervalq.rules import FOREVER
 from intervalq.service._access import Anybody, Caller, Wanted, need
-from intervalq.service._large import Answers
+from intervalq.service._large import LARGE, Answers, away
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights
 from intervalq.service._tasks_access import check_modify, of_parts, queues_of
-from intervalq.tasks._claim.values import queue_name, text
+from intervalq.tasks._claim.values import queue_name, refuse_deep, text
 from intervalq.tasks._spec.commands import waiters_of
 from intervalq.tasks.rules import (
     Acquire,
@@ -57,10 +57,12 @@ class RemoteTasks:
 
         Raises:
             Refusal: it may not do a part of it; nothing was done.
-            InvalidName, InvalidTask: a name can't be used.
+            InvalidName, InvalidTask: a name or a value can't be used.
             DependencyError, InboxFull, StoreError: as for the store.
         """
         _check(command)
+        values = _values(command)
+        await away(sum(map(len, values)) > LARGE, _refuse_deep, values)
         limit = command.limit if isinstance(command, Count) else None
         if not isinstance(self._caller, Anybody):
             command = await self._allowed(self._with_own(command))
@@ -77,14 +79,14 @@ class RemoteTasks:
         """
         _check(command)
         most = MAX_SHOWN + 1 if command.limit is None else min(command.limit, MAX_SHOWN + 1)
-        asked: Command[Any] = command if command.ids else replace(command, limit=most)
+        asked: Select | Outcomes = command if command.ids else replace(command, limit=most)
         if not isinstance(self._caller, Anybody):
-            asked = await self._allowed(self._with_own(asked))
+            asked = cast("Select | Outcomes", await self._allowed(self._with_own(asked)))
         found: Sequence[Row | OutcomeRow]
         if isinstance(asked, Select):
             found = await answers.list_of(self._store, asked, now)
         else:
-            found = await self._store.apply(asked, now)
+            found = await answers.outcomes_of(self._store, asked, now)
         if len(found) > MAX_SHOWN and not command.ids:
             raise Refusal(
                 Code.RESOURCE_EXHAUSTED, f"an answer has at most {MAX_SHOWN:,} tasks: give a lower limit"
@@ -228,3 +230,18 @@ def _check(command: Command[Any]) -> None:
         text("session", command.session.id)
     for queue in {*queues} - {None}:
         queue_name(queue)
+
+
+def _values(command: Command[Any]) -> list[str]:
+    """The values that a command writes."""
+    parts: list[Any] = []
+    if isinstance(command, Modify):
+        parts = [*command.inserts, *command.changes]
+    elif isinstance(command, Work):
+        parts = [*command.settled, *(one.insert for done in command.finished for one in done.failed)]
+    return [value for part in parts if (value := getattr(part, "json", None)) is not None]
+
+
+def _refuse_deep(values: list[str]) -> None:
+    for value in values:
+        refuse_deep(value)

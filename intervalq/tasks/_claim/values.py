@@ -124,11 +124,7 @@ def encode(value: object, form: Form = USUAL, what: str = "a task's value") -> s
         raise InvalidTask(
             f"{what} must be JSON (None, bool, finite numbers, str, list, dict): {error}"
         ) from error
-    if written.count("[") + written.count("{") > _MAX_DEPTH and depth(written) > _MAX_DEPTH:
-        raise InvalidTask(
-            f"{what} has lists or dicts nested deeper than {_MAX_DEPTH}: keep it elsewhere and put "
-            "its name into the task"
-        )
+    refuse_deep(written, what)
     if form.codec is not None:
         written = codec.encoded(form.codec, written)
     elif codec.is_encoded(written):
@@ -140,6 +136,19 @@ def encode(value: object, form: Form = USUAL, what: str = "a task's value") -> s
             "elsewhere and put its name into the task, or allow more with Tasks(max_bytes=...)"
         )
     return written
+
+
+def refuse_deep(written: str, what: str = "a task's value") -> None:
+    """Check the nesting of JSON text.
+
+    Raises:
+        InvalidTask: it is too deep.
+    """
+    if written.count("[") + written.count("{") > _MAX_DEPTH and depth(written) > _MAX_DEPTH:
+        raise InvalidTask(
+            f"{what} has lists or dicts nested deeper than {_MAX_DEPTH}: keep it elsewhere and put "
+            "its name into the task"
+        )
 
 
 def depth(written: str) -> int:

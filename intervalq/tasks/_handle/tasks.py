@@ -304,14 +304,21 @@ class Tasks(Scheduling):
         )
 
     def _claims_among(self, parts: Sequence[Insert | Change | Delete | Depend]) -> tuple[str, list[Claim]]:
-        """The claims that are changed or deleted, and the session that holds them."""
-        ids = {part.id for part in parts if isinstance(part, Change | Delete)}
-        for session in self._sessions.values():
-            claims = [claim for claim in map(session.batcher.find, ids) if claim is not None]
-            if claims:
-                return session.batcher.session, claims
+        """The claims that are changed or deleted, and the session that holds them.
+
+        Another session of this process may still know an earlier claim of a task, whose lease has lapsed; its
+        version is older.
+        """
+        versions = {part.id: part.version for part in parts if isinstance(part, Change | Delete)}
         session_here = self._sessions.get("")
-        return session_here.batcher.session if session_here else "", []
+        found, claims = session_here.batcher.session if session_here else "", list[Claim]()
+        most = -1
+        for session in self._sessions.values():
+            some = [claim for claim in map(session.batcher.find, versions) if claim is not None]
+            current = sum(claim._row.version == versions[claim.id] for claim in some)
+            if some and current > most:
+                found, claims, most = session.batcher.session, some, current
+        return found, claims
 
     def __reduce__(self) -> tuple[Callable[..., Tasks], tuple[Any, ...]]:
         if self._given is not None:
