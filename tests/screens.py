@@ -56,10 +56,7 @@ async def world(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         claim = await tasks.claim("reports")
         await claim.in_progress(progress=0.4, note="page 3 of 7")
         await tasks.schedule("nightly", "reports", 1, cron="0 3 * * *", timezone="Europe/Berlin")
-        for number in range(3):
-            new = tasks.new("mails.dead", {"to": number}, id=f"mail-{number}", keep="1d")
-            error = f"SMTPError: try {number + 1}"
-            await tasks._apply(Modify(inserts=(new._replace(attempt=number + 1, error=error),)))
+        await dead(tasks)
         for _ in range(1000):
             await api.add(_nothing)
 
@@ -74,6 +71,14 @@ async def world(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         finally:
             for queue in queues:
                 await queue.close(drain=False)
+
+
+async def dead(tasks: Tasks) -> None:
+    """Three tasks in a dead-letter queue."""
+    for number in range(3):
+        new = tasks.new("mails.dead", {"to": number}, id=f"mail-{number}", keep="1d")
+        error = f"SMTPError: try {number + 1}"
+        await tasks._apply(Modify(inserts=(new._replace(attempt=number + 1, error=error),)))
 
 
 async def _nothing() -> None:

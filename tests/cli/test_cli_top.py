@@ -13,6 +13,7 @@ from pathlib import Path
 
 import anyio.lowlevel
 import pytest
+from textual.widgets import Input
 
 import screens
 from cli.command_line import CommandLine
@@ -118,7 +119,11 @@ async def test_schedules_are_paused_resumed_and_run(tmp_path: Path) -> None:
 async def test_tasks_of_a_queue_are_chosen_and_changed(tmp_path: Path) -> None:
     """Dead tasks are looked at, filtered, put back, moved and deleted; others are cancelled."""
     url = f"sqlite://{tmp_path}/state.db"
-    async with screens.world(url), Tasks(url) as tasks:
+    async with Tasks(url) as tasks:
+        await screens.dead(tasks)
+        for number in range(12):
+            await tasks.insert("reports", number)
+        await tasks.claim("reports")
 
         async def queues() -> dict[str, int]:
             return {each.name: each.size for each in await tasks.queues() if ":" not in each.name}
@@ -136,31 +141,31 @@ async def test_tasks_of_a_queue_are_chosen_and_changed(tmp_path: Path) -> None:
 
             await press("2")
             await app.look()
-            assert "shows the tasks of mails.dead" in await press("down")
+            assert "shows the tasks of mails.dead" in await press()
             text = await press("enter", "down")
             assert "tasks of mails.dead" in text
             assert "SMTPError: try 2" in text
             assert re.search(r"attempt 2  failed \d{4}-", text)
             assert '"to": 1' in await press("v")
-            assert "Retry 1 task?" in await press("r")
+            assert "Retry task mail-1?" in await press("r")
             await press("n")
             assert await queues() == {"mails.dead": 3, "reports": 12}
             assert "Retry: 1 task" in await press("r", "y")
             assert await queues() == {"mails": 1, "mails.dead": 2, "reports": 12}
-            text = await press("slash", *"try 3q", "backspace", "enter")  # q is a letter there
+            text = await press("slash", *"3q", "backspace", "enter")  # q is a letter there
             assert "mail-2" in text
             assert "mail-0" not in text
-            assert "Move 1 task to which queue?" in await press("a", "m")
-            assert "Move 1 task to later?" in await press(*"later", "enter")
+            assert "Move task mail-2 to which queue?" in await press("a", "m")
+            assert "Move task mail-2 to x?" in await press(*"x", "enter")
             await press("y")
-            assert await queues() == {"later": 1, "mails": 1, "mails.dead": 1, "reports": 12}
+            assert await queues() == {"mails": 1, "mails.dead": 1, "reports": 12, "x": 1}
             assert "mail-0" in await press("escape")  # out of the filter
             assert re.search(r"\* +mail-0", await press("space"))
             await press("d", "y")
-            assert await queues() == {"later": 1, "mails": 1, "reports": 12}
+            assert await queues() == {"mails": 1, "reports": 12, "x": 1}
             assert "reports" in await press("escape")
             await app.look()
-            await press("down", "down", "down", "enter")
+            await press("down", "enter")
             assert "Cancel all tasks of reports?" in await press("a", "c")
             assert "Cancel: 12 tasks" in await press("y")
             left = await tasks.tasks("reports")
@@ -168,6 +173,41 @@ async def test_tasks_of_a_queue_are_chosen_and_changed(tmp_path: Path) -> None:
                 [True],
                 [],
             )  # what is being worked on ends
+        await app._reader.aclose()
+
+
+async def test_tasks_that_the_user_spared_are_not_changed(tmp_path: Path) -> None:
+    """Tasks end while a name is typed, chosen ones are hidden by the filter, one of all is left out."""
+    url = f"sqlite://{tmp_path}/state.db"
+    async with Tasks(url) as tasks:
+        for number in range(5):
+            await tasks.insert("mails", number, id=f"mail-{number}")
+        app = opened(url)
+        async with app.run_test(size=(110, 30)) as pilot:
+            screen = TasksOf(app._reader, "mails", 3600)
+            await app.push_screen(screen)
+            await screen.look()
+
+            async def left(*keys: str) -> list[str]:
+                await pilot.press(*keys)
+                await changed(app)
+                return sorted(task.id for task in await tasks.tasks("mails"))
+
+            await pilot.press("m", "x")
+            await tasks.cancel("mail-0")
+            await screen.look()
+            await pilot.press("enter")
+            assert "Move task mail-0 to x?" in shown(app)
+            assert await left("y") == ["mail-1", "mail-2", "mail-3", "mail-4"]
+            await pilot.press("a", "space")
+            await pilot.press("d")
+            assert "Delete 3 tasks?" in shown(app)
+            await pilot.press("n", "a", "space")  # now the first alone is not chosen
+            screen.query_one(Input).value = "mail-3"
+            await pilot.pause()
+            await pilot.press("d")
+            assert "Delete task mail-3?" in shown(app)
+            assert await left("y") == ["mail-1", "mail-2", "mail-4"]
         await app._reader.aclose()
 
 

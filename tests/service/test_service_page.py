@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +110,6 @@ async def tasks_in_bulk(page: Page, url: str) -> None:
         assert len(page.asked) - before == (not said.endswith(("first.", "of a queue.")))
         return said
 
-    def box(id_: str) -> str:
-        return f"document.querySelector('[aria-label=\"choose {id_}\"]')"
-
     await screens.show_tasks(page, "mails.dead")
     lines = "[...document.querySelectorAll('#of .task')]"
     assert await page.see(f"{lines}.length") == 3
@@ -126,7 +123,7 @@ async def tasks_in_bulk(page: Page, url: str) -> None:
     assert await click("retry") == "Choose tasks first."
     await page.click(box("mail-0"))
     assert await click("retry") == "Retry: 1 done."
-    assert page.asked[-1] == "Retry 1 task of mails.dead?"
+    assert page.asked[-1] == "Retry task mail-0 of mails.dead?"
     await page.until(f"{lines}.length === 2")
     assert await page.see(f"{lines}[0].open")  # as it was
     await page.see("document.querySelector('#filter').focus()")
@@ -137,12 +134,13 @@ async def tasks_in_bulk(page: Page, url: str) -> None:
     await page.see("document.querySelector('#to').focus()")
     await page.do("Input.insertText", text="later")
     assert await click("move") == "Move: 1 done."
-    assert page.asked[-1] == "Move 1 task of mails.dead to later?"
+    assert page.asked[-1] == "Move task mail-2 of mails.dead to later?"
     await screens.show_tasks(page, "mails.dead")
     await page.until(f"{lines}.length === 1")
     await page.click("document.querySelector('#every')")
     assert await click("delete") == "Delete: 1 done."
     assert page.asked[-1] == "Delete all tasks of mails.dead?"
+    await tasks_spared(page, url, click)
     await screens.show_tasks(page, "reports")
     await page.click("document.querySelector('#every')")
     assert await click("cancel") == "Cancel: 13 done."  # with that of "Run now"
@@ -159,6 +157,42 @@ async def tasks_in_bulk(page: Page, url: str) -> None:
         "allpausequeue api",
     ):
         assert each in acted
+
+
+def box(id_: str) -> str:
+    """Where a task is chosen."""
+    return f"document.querySelector('[aria-label=\"choose {id_}\"]')"
+
+
+async def tasks_spared(page: Page, url: str, click: Callable[[str], Awaitable[str]]) -> None:
+    """One of all is left out, the filter is removed, or put in: only what is chosen and shown is deleted."""
+    spared = dict[str, tuple[str, list[str]]]()
+    async with Tasks(url) as tasks:
+        for queue in ("unticked", "unfiltered", "filtered"):
+            for number in range(3):
+                await tasks.insert(queue, number, id=f"{queue}-{number}")
+            await page.see(f"location.hash = '#tasks/{queue}'")
+            await page.until(f"{box(f'{queue}-0')} !== null")
+            if queue == "unfiltered":
+                await filter_by(page, f"{queue}-0")
+            await page.click("document.querySelector('#every')")
+            if queue == "unticked":
+                await page.click(box(f"{queue}-1"))
+            else:
+                await filter_by(page, f"{queue}-0" if queue == "filtered" else "")
+            await click("delete")
+            spared[queue] = page.asked[-1], sorted(task.id for task in await tasks.tasks(queue))
+    assert spared == {
+        "unticked": ("Delete 2 tasks of unticked?", ["unticked-1"]),
+        "unfiltered": ("Delete task unfiltered-0 of unfiltered?", ["unfiltered-1", "unfiltered-2"]),
+        "filtered": ("Delete task filtered-0 of filtered?", ["filtered-1", "filtered-2"]),
+    }
+
+
+async def filter_by(page: Page, text: str) -> None:
+    """Show only tasks with this text."""
+    await page.see(f"document.querySelector('#filter').value = {json.dumps(text)}")
+    await page.see("document.querySelector('#filter').dispatchEvent(new Event('input'))")
 
 
 async def test_it_loads_nothing_and_lets_nothing_else_run(page: str) -> None:

@@ -164,7 +164,8 @@ class TasksOf(Screen[None]):
     def action_choose(self) -> None:
         """Choose the task under the cursor, or no longer."""
         if (row := self._row()) is not None:
-            self._chosen, self._is_all = self._chosen ^ {row.key}, False
+            chosen = {each.key for each in self._shown()} if self._is_all else self._chosen
+            self._chosen, self._is_all = chosen ^ {row.key}, False
             self._show()
 
     def action_choose_all(self) -> None:
@@ -193,40 +194,43 @@ class TasksOf(Screen[None]):
 
     def action_change(self, verb: str) -> None:
         """Change the chosen tasks, or else the one under the cursor, after asking."""
-        self._ask(verb, _CHANGES[verb])
+        self._ask(verb, _CHANGES[verb], self._ids())
 
     def action_move(self) -> None:
         """Move these tasks to another queue, after asking."""
+        ids = self._ids()  # now: another row may come under the cursor while the name is typed
 
         def answered(to: str | None) -> None:
             if not to:
                 return
             try:
-                self._ask("Move", moved(queue_name(to)), f" to {to}")
+                self._ask("Move", moved(queue_name(to)), ids, f" to {to}")
             except IntervalqError as error:
                 self.notify(escaped(str(error)), severity="error", markup=False)
 
-        if self._rows:
-            self.app.push_screen(Ask(f"Move {self._which()} to which queue?"), answered)
+        if ids is None or ids:
+            self.app.push_screen(Ask(escaped(f"Move {self._which(ids)} to which queue?")), answered)
 
-    def _ids(self) -> list[str]:
-        """The tasks to change, unless these are all of the queue."""
-        if self._chosen:
-            return [*self._chosen]
+    def _ids(self) -> list[str] | None:
+        """The tasks to change: those chosen that are shown, or else the one under the cursor. None: all."""
+        if self._is_all and not self._filter:
+            return None
+        if chosen := [row.key for row in self._shown() if self._is_all or row.key in self._chosen]:
+            return chosen
         return [] if (row := self._row()) is None else [row.key]
 
-    def _which(self) -> str:
-        return f"all tasks of {self._queue}" if self._is_all else many(len(self._ids()))
+    def _which(self, ids: list[str] | None) -> str:
+        if ids is None:
+            return f"all tasks of {self._queue}"
+        return f"task {ids[0]}" if len(ids) == 1 else many(len(ids))
 
-    def _ask(self, verb: str, make: Make, to: str = "") -> None:
-        ids = self._ids()
-
+    def _ask(self, verb: str, make: Make, ids: list[str] | None, to: str = "") -> None:
         def answered(yes: bool | None) -> None:
             if yes:
-                self.run_worker(self._change(verb, make, None if self._is_all else ids), name="change")
+                self.run_worker(self._change(verb, make, ids), name="change")
 
-        if self._is_all or ids:
-            self.app.push_screen(Confirm(escaped(f"{verb} {self._which()}{to}?")), answered)
+        if ids is None or ids:
+            self.app.push_screen(Confirm(escaped(f"{verb} {self._which(ids)}{to}?")), answered)
 
     async def _change(self, verb: str, make: Make, ids: list[str] | None) -> None:
         edit = self._reader.edit(make)

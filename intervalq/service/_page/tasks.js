@@ -42,9 +42,13 @@ async function lookAtTasks() {
   if (isNew) byId("of").scrollIntoView({ block: "nearest" });
 }
 
+function shownTasks() {
+  const filter = byId("filter").value.trim().toLowerCase();
+  return of.found.rows.filter((row) => row.cells.join(" ").toLowerCase().includes(filter));
+}
+
 function showTasks() {
-  const { rows, may } = of.found, filter = byId("filter").value.trim().toLowerCase();
-  const shown = rows.filter((row) => row.cells.join(" ").toLowerCase().includes(filter));
+  const { may } = of.found, filter = byId("filter").value.trim(), shown = shownTasks();
   const elements = shown.map(lineOf), place = byId("of").querySelector(".list");
   if (elements.some((one, at) => place.children[at] !== one) || place.children.length !== elements.length)
     place.replaceChildren(...elements);
@@ -63,7 +67,10 @@ function lineOf(row) {
     const box = made("input");
     box.type = "checkbox";
     box.setAttribute("aria-label", `choose ${id}`);
-    box.addEventListener("change", () => of.chosen[box.checked ? "add" : "delete"](row.key));
+    box.addEventListener("change", () => {
+      of.chosen[box.checked ? "add" : "delete"](row.key);
+      if (!box.checked) byId("every").checked = false;
+    });
     const summary = made("summary");
     summary.append(box, made("b"), ...Array.from({ length: 4 }, () => made("span")));
     line.append(summary, made("div", undefined, "open"));
@@ -96,11 +103,11 @@ function buttonOfChange(change) {
   one.addEventListener("click", async () => {
     const filter = byId("filter").value.trim(), every = byId("every").checked && !filter;
     const about = { change, queue: of.queue };
-    if (!every) about.ids = [...of.chosen];
+    if (!every) about.ids = shownTasks().map((row) => row.key).filter((key) => of.chosen.has(key));
     if (change === "move") about.to = byId("to").value.trim();
     if (!every && !about.ids.length) return tell("Choose tasks first.");
     if (about.to === "") return tell("Say where: give the name of a queue.");
-    const which = every ? "all tasks" : about.ids.length === 1 ? "1 task" : `${about.ids.length} tasks`;
+    const which = every ? "all tasks" : about.ids.length === 1 ? `task ${about.ids[0]}` : `${about.ids.length} tasks`;
     if (!confirm(`${NAMES[change]} ${which} of ${of.queue}${about.to ? ` to ${about.to}` : ""}?`)) return;
     const done = await send("v1/tasks/edit", about);
     if (done === null) return;
@@ -115,10 +122,14 @@ function tell(text) {
   byId("told").textContent = text;
 }
 
-byId("filter").addEventListener("input", () => of.found && showTasks());
+byId("filter").addEventListener("input", () => {
+  byId("every").checked = false; // it meant the tasks that were shown before
+  if (of.found) showTasks();
+});
 byId("every").addEventListener("change", () => {
+  const { checked } = byId("every");
   for (const box of byId("of").querySelectorAll(".list input")) {
-    box.checked = byId("every").checked;
+    box.checked = checked;
     box.dispatchEvent(new Event("change"));
   }
 });
