@@ -120,8 +120,11 @@ def test_what_did_not_fire_is_listed_by_reason() -> None:
         world = World()
         control = Schedules(world.store)
 
+        async def long() -> None:
+            await anyio.sleep(2.5 * HOUR)
+
         def declare(schedules: Schedules, note: Callable[..., object]) -> None:
-            hourly(schedules, lambda: anyio.sleep(2.5 * HOUR))
+            hourly(schedules, long)
 
         async def look() -> tuple[list[int], list[int], str]:
             info = await control.inspect("hourly")
