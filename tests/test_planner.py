@@ -247,6 +247,15 @@ def test_a_slot_that_is_set_back_lies_a_whole_interval_behind_the_last_start() -
     assert set_back.notice == pytest.approx(3_000 + REACTION, abs=10)
 
 
+def test_at_the_limit_a_slot_with_a_lease_keeps_its_distance_from_the_last_start_too() -> None:
+    """The queue's clock stands still, but the slot ends: asked for as it is, it would end again and again."""
+    settings = Settings(40_000, max_running=1)
+    full = {"held_since": AT - 9_000, "running": {7: AT + INTERVAL}, "current": 7}
+    for ahead, notice in ((-9_000, 3_000 + REACTION), (-2_000, 1_000 + REACTION), (20, NOTICE)):
+        now = situation([slot(7, ahead)], settings=settings, fields=full, apart=AT + 3_000)
+        assert asked(now).notice == pytest.approx(notice, abs=10)
+
+
 def test_a_slot_that_a_late_start_has_moved_stays_moved_when_it_is_asked_for_again() -> None:
     """If it had moved by more than the tolerance, it is set back: later slots keep their distance."""
     settings = Settings(40_000)

@@ -113,7 +113,7 @@ def plan(now: Situation) -> Ask | float:
     speculative = _speculative(now) if costs else _for_returning(now, slots)
     first = now.wait_queue.first()
     notice = now.time.notice(now.at) + (first.early if first is not None else 0)
-    if slots and (comes := now.time.comes(slots[0], now.state)) <= now.at:
+    if slots and (comes := _elapses(now, slots[0])) <= now.at:
         notice = max(notice, _clear(now, slots[0], comes) - now.at + now.time.reaction)
     if now.state is not None:  # if slots lie in the past, all jobs of a burst must begin in time
         notice += min(now.state.credit, (len(costs) + speculative) * _EACH)
@@ -126,6 +126,13 @@ def plan(now: Situation) -> Ask | float:
         reach=_reach(now, len(slots), notice),
         ahead=max(notice if sooner else 0, _ahead(now, slots[0])) if slots else 0,
     )
+
+
+def _elapses(now: Situation, slot: Slot) -> float:
+    """When a slot comes; with a lease, by the time that really passes, although the queue is held."""
+    if now.state is None or not _is_leased(now.state, slot):
+        return now.time.comes(slot, now.state)
+    return now.time.clock.perhaps(slot.due + now.state.held_total)
 
 
 def _clear(now: Situation, slot: Slot, comes: float) -> int:
@@ -215,11 +222,8 @@ def _look_at(now: Situation, slot: Slot) -> float:
 def _are_alone(now: Situation, state: State) -> bool:
     """Whether nobody but this shard has tickets, or was the last to begin: others have settled all."""
     first, tickets = max(state.current, state.revoked_through) + 1, now.grants.tickets
-    is_all = (tickets[0].ticket, tickets[-1].ticket, len(tickets)) == (
-        first,
-        state.ticket,
-        state.ticket - first + 1,
-    )
+    own = tickets[0].ticket, tickets[-1].ticket, len(tickets)
+    is_all = own == (first, state.ticket, state.ticket - first + 1)
     return is_all and now.grants.through == state.current
 
 
