@@ -33,7 +33,7 @@ MAX_SECONDS: Final = 10
 MODEL: Final = 240
 """The same for all scopes of the model."""
 PATIENCE: Final = 60
-"""Seconds for one test."""
+"""Seconds of processor time for one test; the longest takes fewer than five."""
 
 CALM: Final = ("calm", "callers", "swift", "threads", "crowd", "withdrawn", "backlog", "deadlines", "budgets")
 CALM_WORKERS: Final = (
@@ -184,7 +184,6 @@ def one_by_tests(module: str, number: int, tell: Tell) -> None:
     """The same for the tests, which need a process of their own, because pytest must be imported first."""
     plant(module, number)
     tell(("tests", None))
-    limit(2 * PATIENCE)
     if (what := _noticed(lambda: by_tests(module))) is not None:
         tell(("tests", what))
 
@@ -371,12 +370,15 @@ def by_tests(module: str) -> str | None:
     class First:
         name: str | None = None
 
+        def pytest_runtest_logstart(self) -> None:
+            limit(PATIENCE)
+
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             if report.failed and self.name is None:
                 self.name = report.nodeid.partition("/")[2]
 
     first = First()
-    options = ["-x", "-q", "-n", "0", "-k", "not trio", "-p", "no:cacheprovider", f"--timeout={PATIENCE}"]
+    options = ["-x", "-q", "-n", "0", "-k", "not trio", "-p", "no:cacheprovider", "--timeout=0"]
     with redirect_stdout(io.StringIO()):
         code = pytest.main([*options, *map(str, tests_of(module))], plugins=[first])
     return first.name or (None if code == pytest.ExitCode.OK else f"pytest: {code!r}")

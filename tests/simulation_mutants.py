@@ -23,13 +23,14 @@ import ast
 import hashlib
 import json
 import os
+import pickle
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -38,7 +39,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mutant_judges import (
     EFFECT,
+    ROOT,
+    TESTS,
     TYPICAL,
+    digest_of,
     digest_of_code,
     judges_of,
     keyed_figures,
@@ -155,22 +159,26 @@ def is_same(module: str, number: int) -> bool:
 def todo(log: Path, most: int, *, survivors: bool, modules: list[str]) -> Iterator[tuple[str, int, str]]:
     """The untried mutants; or those that passed simulation and model, with fewer rounds or in other versions.
 
-    In all modules, their order is independent of their places, so that those tried so far are a fair sample;
-    some modules are tried one after the other.
+    Their order is independent of their places, so that those tried so far are a fair sample: of all modules
+    together, or, if only some modules are listed, of each of them, which then take turns.
     """
     known = {(line["module"], line["number"]): line for line in lines(log)}
     judges = {module: judges_of(module) for module in modules}
     made = [(module, number) for module in modules for number in range(len(made_of(module)))]
     made.sort(key=_shuffled)
-    if len(modules) < len(MODULES):
-        made.sort(key=lambda each: modules.index(each[0]))
+    left = []
     for module, number in made:
         line = known.get((module, number))
         again = line is not None and line["by"] in {"", "tests"}
         if again and line is not None:
             again = line["rounds"] < most or line.get("judges") != judges[module]
         if (again if survivors else line is None) and not is_same(module, number):
-            yield module, number, ": ".join(made_of(module)[number])
+            left.append((module, number))
+    if len(modules) < len(MODULES):
+        turns: dict[str, Iterator[int]] = defaultdict(count)
+        left.sort(key=lambda each: next(turns[each[0]]))
+    for module, number in left:
+        yield module, number, ": ".join(made_of(module)[number])
 
 
 def _shuffled(made: tuple[str, int]) -> bytes:
@@ -202,11 +210,27 @@ def report(log: Path) -> None:
             sys.stdout.write(f"{module:32} {tried:6} {mutants:6}  {shares}\n")
 
 
-def begun(modules: Sequence[str], rounds: int, processes: int, mixes: Sequence[str]) -> dict[str, Reach]:
+def begun(
+    modules: Sequence[str], rounds: int, processes: int, mixes: Sequence[str], kept: Path | None
+) -> dict[str, Reach]:
     """The results of the unchanged code, and the lines that it executes, for shards and for workers.
 
-    Without `mixes`, all of them are run.
+    Without `mixes`, all of them are run. With `kept`, this file has the results for the next call.
     """
+    sources = [*(ROOT / "intervalq").rglob("*.py"), *(TESTS / "simulation").rglob("*.py")]
+    code = digest_of(*sorted([*sources, *(TESTS / "tasks").glob("*.py")]))
+    key = repr((code, sorted(modules), rounds, sorted(mixes)))
+    if kept is not None and kept.exists():
+        of, given = pickle.loads(kept.read_bytes())
+        if of == key:
+            return dict(given)
+    given = _begun(modules, rounds, processes, mixes)
+    if kept is not None:
+        kept.write_bytes(pickle.dumps((key, given)))
+    return given
+
+
+def _begun(modules: Sequence[str], rounds: int, processes: int, mixes: Sequence[str]) -> dict[str, Reach]:
     given = {}
     for kind in TYPICAL:
         own = [module for module in modules if kind_of(module) == kind]
@@ -251,14 +275,12 @@ def meetings(mutants: Iterable[tuple[str, int, str]], reaches: dict[str, Reach],
 
 def tried(tries: Iterator[Try], processes: int, *, tests: bool) -> Iterator[tuple[Try, Verdict]]:
     """What became of each mutant."""
-    left: list[tuple[Try, Verdict]] = []
     for key, told, code in forked(((each, each.judged) for each in tries), processes):
         verdict = _verdict(told, code)
-        if tests and not verdict["found"]:
-            left.append((key, verdict))
         yield key, verdict
-    for (key, before), told, code in forked(((each, each[0].tested) for each in left), processes):
-        yield key, before | _verdict(told, code)
+        if tests and not verdict["found"]:
+            for _, more, ended in forked([(key, key.tested)], 1):
+                yield key, verdict | _verdict(more, ended)
 
 
 def _verdict(told: list[tuple[str, str | None]], code: int) -> Verdict:
@@ -286,13 +308,14 @@ def main() -> int:
     parser.add_argument("--mixes", nargs="*", default=(), help="without: all; for what few of them execute")
     parser.add_argument("--numbers", nargs="*", type=int, help="try these alone, whatever the log says")
     parser.add_argument("--tests", action="store_true", help="those that survive meet the tests, too")
+    parser.add_argument("--kept", type=Path, help="keep what the unchanged code did in this file")
     parser.add_argument("--report", action="store_true", help="only show scores and survivors")
     parser.add_argument("--log", type=Path, default=LOG)
     wanted = parser.parse_args()
     if not wanted.report:
         over = time.monotonic() + wanted.minutes * 60
         modules = list(wanted.modules)
-        reaches = begun(modules, wanted.rounds, wanted.processes, wanted.mixes)
+        reaches = begun(modules, wanted.rounds, wanted.processes, wanted.mixes, wanted.kept)
         some: Iterable[tuple[str, int, str]]
         if wanted.numbers:
             some = [

@@ -101,6 +101,32 @@ async def test_changes_that_others_are_in_the_way_of(backend: str) -> None:
 
 @BACKENDS
 @in_virtual_time
+async def test_losing_the_tasks_once_their_function_has_returned_cancels_nothing(
+    backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "intervalq")
+    store = FakeStore()
+    async with handle(store) as tasks:
+        still_open: list[list[bool]] = []
+
+        async def instead(claims: list[Claim], error: DependencyError) -> None:
+            for claim in claims:
+                await store.force(claim.id, queue="other")
+            await anyio.sleep(3)
+            still_open.append([claim.open for claim in claims])
+
+        @tasks.worker("q", batch=10, on_dependency=instead)
+        async def work(claims: Sequence[Claim]) -> Any:
+            return [Depend("nobody", 0)]
+
+        await insert(tasks, 1, 2)
+        await tasks.run(until_empty=True)
+        assert still_open == [[False, False]]
+        assert tasks._outcomes == {"lost": 2}
+
+
+@BACKENDS
+@in_virtual_time
 async def test_changes_whose_answer_was_lost_are_made_once(backend: str) -> None:
     for outage in (False, True):
         store = FakeStore()

@@ -42,7 +42,8 @@ _TURN: Final = 20e-6
 _TIMERS: Final = 0.1
 """The most that a process brings its requests forward because its timers are late, in seconds."""
 
-"""How long before its slot a thread gets it, in seconds: later jobs can't overtake it from then on."""
+_GRANTS: Final = 40
+"""The most grants of one slot. Where a process is stopped again and again, there were up to twelve."""
 
 
 def judge(seen: Observer, plan: Plan) -> None:
@@ -73,6 +74,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         costs,
         misses,
         progress,
+        repeats,
         fairness,
         wakeups,
         polls,
@@ -273,6 +275,15 @@ def progress(seen: Observer, plan: Plan) -> Findings:
     for at, process, questions in seen.alone:
         if questions == _QUESTIONS + 1:
             yield at, f"{process.name} waits alone, and has asked {_QUESTIONS} times in a row"
+
+
+def repeats(seen: Observer, plan: Plan) -> Findings:
+    """A process doesn't request the same slot again and again, although it can't use it."""
+    del plan
+    for (_, ticket), grants in seen.grants.items():
+        if len(grants) > _GRANTS:
+            at, process = grants[_GRANTS].at, grants[_GRANTS].process
+            yield at, f"{process.name} was granted ticket {ticket} {len(grants)} times"
 
 
 def fairness(seen: Observer, plan: Plan) -> Findings:
