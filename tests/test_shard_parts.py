@@ -7,6 +7,7 @@ import random
 import pytest
 
 from intervalq._shard.grants import GrantRange, Grants
+from intervalq._shard.planner import Ask
 from intervalq._shard.shard import Shard
 from intervalq._shard.wait_queue import Waiter, WaitQueue
 from intervalq._timing.outage import OUTAGE, Outage
@@ -138,6 +139,19 @@ async def test_slots_that_are_kept_for_another_to_give_back_are_told() -> None:
     state = (await shard.store.apply("q", Inspect())).state
     assert state is not None
     assert state.ticket == 4, "the shard has given none of them back"
+
+
+def test_a_request_that_gives_long_notice_may_still_be_granted_late() -> None:
+    """A process that is slow, or whose last start is near, asks for a slot that ends long after that."""
+    shard = Shard("q", MemoryStore(), Settings(interval=2_000_000), lookahead=16)
+    now = shard.clock.now()
+    shard.time.reading(now, now, now)
+    ask = Ask(
+        slots=(Slot(1, now),), costs=(), units=(), speculative=0, notice=900_000, reach=900_000, ahead=0
+    )
+    until = shard.connection.advance(ask, ()).until
+    assert until is not None
+    assert until >= shard.time.clock.latest(now) + ask.notice
 
 
 async def test_a_shard_is_not_used_under_another_clock() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Final
 
+from intervalq.rules import Advance
 from simulation.facts import ObservedJob, Start
 from simulation.judges.accounts import accounts, given_back, left_over
 from simulation.judges.clocks import candour
@@ -42,8 +43,8 @@ _TURN: Final = 20e-6
 _TIMERS: Final = 0.1
 """The most that a process brings its requests forward because its timers are late, in seconds."""
 
-_GRANTS: Final = 40
-"""The most grants of one slot. Where a process is stopped again and again, there were up to twelve."""
+_REPEATS: Final = 40
+"""The most requests for one slot. Where a process is stopped again and again, there were up to twelve."""
 
 
 def judge(seen: Observer, plan: Plan) -> None:
@@ -278,12 +279,16 @@ def progress(seen: Observer, plan: Plan) -> Findings:
 
 
 def repeats(seen: Observer, plan: Plan) -> Findings:
-    """A process doesn't request the same slot again and again, although it can't use it."""
+    """A process doesn't request the same slot again and again, whether or not it is granted."""
     del plan
-    for (_, ticket), grants in seen.grants.items():
-        if len(grants) > _GRANTS:
-            at, process = grants[_GRANTS].at, grants[_GRANTS].process
-            yield at, f"{process.name} was granted ticket {ticket} {len(grants)} times"
+    for process, answers in seen.answers.items():
+        times = Counter[tuple[str, int]]()
+        for at, sent, answer in answers:
+            if isinstance(sent, Advance) and answer.state is not None:
+                record = answer.state.generation
+                times.update([(record, slot.ticket) for slot in sent.slots])
+                if sent.slots and times[record, sent.slots[0].ticket] == _REPEATS + 1:
+                    yield at, f"{process.name} requested ticket {sent.slots[0].ticket} {_REPEATS} times"
 
 
 def fairness(seen: Observer, plan: Plan) -> Findings:
