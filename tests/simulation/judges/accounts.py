@@ -108,7 +108,7 @@ def given_back(seen: Observer, plan: Plan) -> Findings:
 
 
 def _is_covered(seen: Observer, plan: Plan, process: Process, slot: tuple[str, int]) -> bool:
-    """Whether a job of the process began too close to a slot that was granted to it, or its thread kept it."""
+    """Whether a job of the process began too close to a slot granted to it, or its thread kept that."""
     known, grants = Starts(seen, plan), seen.grants.get(slot, ())[-1:]
     closed, jobs = seen.closed.get(process), [job for job in seen.jobs if job.process is process]
     if closed is not None and any(since <= closed <= until for job in jobs for since, until in job.in_hand):
