@@ -133,7 +133,7 @@ def test_a_thread_that_waits_for_time_by_itself_is_named(monkeypatch: pytest.Mon
 
     async def scenario() -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(partial(to_thread.run_sync, come.wait, abandon_on_cancel=True))
+            group.start_soon(partial(to_thread.run_sync, come.wait, None, abandon_on_cancel=True))
             await anyio.sleep(10)
             come.set()
 
@@ -147,7 +147,7 @@ def test_blocking_queues_are_refused_in_threads_too(backend: str) -> None:
     queue = sync.IntervalQueue("blocking", interval=1)
 
     async def scenario() -> None:
-        await to_thread.run_sync(queue.run, int)
+        await to_thread.run_sync(lambda: queue.run(int))
 
     with pytest.raises(Stuck, match=r"use virtual_clock\(\)"):
         virtual_time(scenario, backend=backend)

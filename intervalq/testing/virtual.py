@@ -9,8 +9,9 @@ import math
 import selectors
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -263,7 +264,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Let time pass while nothing else runs, as a blocking call or a stopped process would."""
         self._virtual += seconds
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # noqa: ANN401
+    def run_in_executor(  # type: ignore[override] # the base class has more precise types for `func` and `args`
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         """As in any loop; time stands still until it has ended."""
         future = super().run_in_executor(executor, func, *args)
         call = object()
@@ -276,14 +279,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         with self.at_work.awaited():
             await super().shutdown_default_executor(*args, **options)
 
-    def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, **options: Any
+    def call_soon_threadsafe(  # type: ignore[override] # the base class has a more precise type for `args`
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """As in any loop, but only for threads that time waits for: others come at any time."""
         if threading.get_ident() != self._thread_id and not self.at_work.working:  # type: ignore[attr-defined]
             self._is_disturbed = not self.at_work.abandoned
             self.at_work.abandoned = max(0, self.at_work.abandoned - 1)
-        return super().call_soon_threadsafe(callback, *args, **options)
+        return super().call_soon_threadsafe(callback, *args, context=context)
 
     def _run_once(self) -> None:
         ready: Any = self._ready  # type: ignore[attr-defined]
