@@ -23,7 +23,7 @@ from intervalq.store import wall_clock
 from intervalq.tasks import Tasks
 from intervalq.tasks.rules import Begin, Change, Command, Insert, Modify, Session, Work
 from intervalq.tasks.store import open_task_store
-from service.grpc_client import GrpcClient, Unmet, changed, details, id_of, message
+from service.grpc_client import GrpcClient, Unmet, changed, details, id_of, message, plain
 
 pytestmark = pytest.mark.anyio
 
@@ -229,7 +229,7 @@ async def test_a_claim_ends_with_its_time_and_looks_again_if_docs_change(queue: 
         return await store_apply(command, now)
 
     store_apply = store.apply
-    store.apply = apply  # type: ignore[method-assign, assignment] # so for all who use it
+    store.apply = apply  # type: ignore[method-assign] # so for all who use it
     verbs = Verbs(store, clock=lambda: wall_clock() + late)
     data = [pb.DocData(namespace=queue, key="k", secondary_key=one) for one in "ab"]
     await verbs.modify(pb.ModifyRequest(doc_inserts=data), Anybody())
@@ -262,7 +262,7 @@ async def test_counters_of_many_clients_lose_nothing(client: GrpcClient, queue: 
                 await anyio.lowlevel.checkpoint()
                 continue
             (doc,) = await listed(mine, queue, ids=[task.id[-1]])
-            change = changed(task, value=message(json_format.MessageToDict(task.value) + 1))
+            change = changed(task, value=message(plain(task) + 1))
             await mine.modify(changes=[change], doc_changes=[edited(doc, content(doc) + 1)])
             done += 1
 
@@ -282,7 +282,7 @@ async def test_counters_of_many_clients_lose_nothing(client: GrpcClient, queue: 
     async with anyio.create_task_group() as group:
         for number in range(4):
             group.start_soon(race, GrpcClient(client.channel, f"{queue}-{number}"))
-    assert sum(json_format.MessageToDict(one.value) for one in await client.tasks(queue)) == 20
+    assert sum(map(plain, await client.tasks(queue))) == 20
     assert sum(content(one) for one in await listed(client, queue)) == 40
 
 
