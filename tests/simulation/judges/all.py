@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import pairwise
 from typing import Final
 
-from intervalq.rules import Advance
 from simulation.facts import ObservedJob, Start
 from simulation.judges.accounts import accounts, given_back, left_over
 from simulation.judges.clocks import candour
@@ -25,7 +24,7 @@ from simulation.judges.running import lapses, leases, limits, renewals, reported
 from simulation.judges.settlements import settlements
 from simulation.judges.slots import announced, placed, revoked, surely, told
 from simulation.judges.starts import Starts
-from simulation.judges.thrift import asked, expected, turns, wasted
+from simulation.judges.thrift import asked, expected, repeats, turns, wasted
 from simulation.judges.wakefulness import freed, on_time, outages, polls, unused, wakeups
 from simulation.judges.warnings import warned
 from simulation.judges.windows import windows
@@ -42,9 +41,6 @@ _TURN: Final = 20e-6
 
 _TIMERS: Final = 0.1
 """The most that a process brings its requests forward because its timers are late, in seconds."""
-
-_REPEATS: Final = 40
-"""The most requests for one slot. Where a process is stopped again and again, there were up to twelve."""
 
 
 def judge(seen: Observer, plan: Plan) -> None:
@@ -189,12 +185,20 @@ def places(seen: Observer, plan: Plan) -> Findings:
 def holds(seen: Observer, plan: Plan) -> Findings:
     """While the queue is held, only jobs with an earlier grant begin, and soon.
 
-    So no slot is granted long before it comes.
+    So no slot is granted long before it comes, unless a later one was granted before: that one stays where it
+    is in a hold, so the slots before it must, too.
     """
     for start in seen.starts:
         for grant in start.grants[-1:]:
             ahead = _lead(seen, start.job.process, start.at) + grant.notice + _late(seen, plan, start)
             unclear = (seen.limited and grant.unaware) or _outlived(seen, start)
+            later = (
+                each
+                for (name, ticket), all_ in seen.grants.items()
+                if name == start.record and ticket > start.ticket
+                for each in all_[:1]
+            )
+            unclear = unclear or any(each.at < grant.at and each.slot > grant.slot for each in later)
             if grant.slot > grant.at + ahead and not unclear:
                 yield start.at, f"{named(start)} was granted {grant.slot - grant.at:.6f} s before its slot"
     for begin, length in seen.holds:
@@ -276,19 +280,6 @@ def progress(seen: Observer, plan: Plan) -> Findings:
     for at, process, questions in seen.alone:
         if questions == _QUESTIONS + 1:
             yield at, f"{process.name} waits alone, and has asked {_QUESTIONS} times in a row"
-
-
-def repeats(seen: Observer, plan: Plan) -> Findings:
-    """A process doesn't request the same slot again and again, whether or not it is granted."""
-    del plan
-    for process, answers in seen.answers.items():
-        times = Counter[tuple[str, int]]()
-        for at, sent, answer in answers:
-            if isinstance(sent, Advance) and answer.state is not None:
-                record = answer.state.generation
-                times.update([(record, slot.ticket) for slot in sent.slots])
-                if sent.slots and times[record, sent.slots[0].ticket] == _REPEATS + 1:
-                    yield at, f"{process.name} requested ticket {sent.slots[0].ticket} {_REPEATS} times"
 
 
 def fairness(seen: Observer, plan: Plan) -> Findings:

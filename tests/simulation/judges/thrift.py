@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq._spec.record import STARTS
+from intervalq.rules import Advance
 from simulation.facts import Miss, ObservedJob, Start
 from simulation.judges.clocks import blur
 from simulation.judges.findings import Findings, named
@@ -35,6 +36,9 @@ _LOOKS: Final = 5
 
 _SILENT: Final = 0.25
 """Seconds without an answer after which a process may read the store's clock before its next request."""
+
+_REPEATS: Final = 40
+"""The most requests for one slot. Where a process is stopped again and again, there were up to twelve."""
 
 _SETTLED: Final = 4
 """Seconds between two questions whether a slot may come sooner, on average."""
@@ -248,3 +252,16 @@ def _rows(seen: Observer, process: Process) -> int:
         rows += job.added > until
         until = max(until, _left(job))
     return rows
+
+
+def repeats(seen: Observer, plan: Plan) -> Findings:
+    """A process doesn't request the same slot again and again, whether or not it is granted."""
+    del plan
+    for process, answers in seen.answers.items():
+        times = Counter[tuple[str, int]]()
+        for at, sent, answer in answers:
+            if isinstance(sent, Advance) and answer.state is not None:
+                record = answer.state.generation
+                times.update([(record, slot.ticket) for slot in sent.slots])
+                if sent.slots and times[record, sent.slots[0].ticket] == _REPEATS + 1:
+                    yield at, f"{process.name} requested ticket {sent.slots[0].ticket} {_REPEATS} times"
