@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
@@ -323,3 +325,33 @@ def test_a_held_shard_listens_once_and_again_only_where_it_failed_and_not_soon(
         return times
 
     assert virtual_time(scenario, backend=backend) == (4 if fails else 1)
+
+
+@BACKENDS
+def test_a_hold_that_ends_before_the_shard_hears_wake_ups_is_noticed(backend: str) -> None:
+    """Nobody hears of its end: a request that was made before would show it as held, until the next poll."""
+
+    async def scenario(seed: int) -> float:
+        store = FarStore(seed=seed)
+        hears = store.behind.wakeups
+
+        @asynccontextmanager
+        async def wakeups(queue: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+            await anyio.sleep(0.55)
+            async with hears(queue) as woken:
+                yield woken
+
+        store.wakeups = wakeups
+        shard = shard_on(store)
+        await shard.slot(Waiter())
+        await shard.command(Hold())
+        await anyio.sleep(10)
+        store.delay = 0.2
+        async with anyio.create_task_group() as group:
+            group.start_soon(shard.slot, Waiter())
+            await anyio.sleep(0.53)  # after a second request, which shows the hold, too
+            await store.behind.apply("q", Resume())
+            resumed = anyio.current_time()
+        return anyio.current_time() - resumed
+
+    assert max(virtual_time(scenario, seed, backend=backend) for seed in range(4)) < 3
