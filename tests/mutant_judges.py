@@ -61,6 +61,7 @@ OF_SHARD: Final = (
     "shard_questions", "shard_trouble", "shard_alone", "shard_accounts", "shard_costs", "shard_memory",
     "waiting_jobs", "wasted_slots",
     "late_threads", "lost_slots", "trips", "near_and_far", "unaware", "ready", "handle", "late_in_a_run",
+    "configure_limits", "unused_slots", "edges", "standing", "quotes", "quotes_limits", "settled",
 )  # fmt: skip
 OF_WORKER: Final = (
     "tasks/test_workers", "tasks/test_worker_failures", "tasks/test_worker_changes", "tasks/test_worker_ends",
@@ -69,6 +70,7 @@ OF_WORKER: Final = (
     "tasks/test_claim_waits", "tasks/test_claim_leases", "tasks/test_doubt", "tasks/test_handed",
     "tasks/test_pull", "tasks/test_turns", "tasks/test_server_pull", "tasks/test_cancel",
     "tasks/test_chunks", "tasks/test_chunk_outcomes", "tasks/test_chunk_changes",
+    "tasks/test_progress", "tasks/test_pace_by_task",
 )  # fmt: skip
 """Tests that need no server, no thread and only a virtual clock, so that their result is always the same."""
 
