@@ -1,4 +1,4 @@
-"""When jobs are told that a slot comes: in a hold, behind jobs that need more, and by answers to other requests."""
+"""When jobs are told that slots come: in a hold, behind jobs that need more, and by answers to others."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class WaitQueues:
         return bool(grants) and grants[-1].slot + grants[-1].latest < at
 
     def _is_overrun(self, process: Process, record: str, slot: Slot, at: float) -> bool:
-        """Whether a late start in an earlier slot of a process had left no room for this one by an instant."""
+        """Whether a late start in an earlier slot of a process left no room for this one by an instant."""
         grants = self._seen.grants.get((record, slot.ticket), [])
         began = [
             start.at
