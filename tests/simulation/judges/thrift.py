@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq._spec.record import STARTS
-from intervalq.rules import Advance
 from simulation.facts import Miss, ObservedJob, Start
 from simulation.judges.clocks import blur
 from simulation.judges.findings import Findings, named
@@ -38,7 +37,7 @@ _SILENT: Final = 0.25
 """Seconds without an answer after which a process may read the store's clock before its next request."""
 
 _REPEATS: Final = 40
-"""The most requests for one slot. Where a process is stopped again and again, there were up to twelve."""
+"""The most grants of one slot. Where a process is stopped again and again, there were up to twelve."""
 
 _SETTLED: Final = 4
 """Seconds between two questions whether a slot may come sooner, on average."""
@@ -255,13 +254,9 @@ def _rows(seen: Observer, process: Process) -> int:
 
 
 def repeats(seen: Observer, plan: Plan) -> Findings:
-    """A process doesn't request the same slot again and again, whether or not it is granted."""
+    """A process isn't granted the same slot again and again, because it can't use it."""
     del plan
-    for process, answers in seen.answers.items():
-        times = Counter[tuple[str, int]]()
-        for at, sent, answer in answers:
-            if isinstance(sent, Advance) and answer.state is not None:
-                record = answer.state.generation
-                times.update([(record, slot.ticket) for slot in sent.slots])
-                if sent.slots and times[record, sent.slots[0].ticket] == _REPEATS + 1:
-                    yield at, f"{process.name} requested ticket {sent.slots[0].ticket} {_REPEATS} times"
+    for (_, ticket), grants in seen.grants.items():
+        if len(grants) > _REPEATS:
+            at, process = grants[_REPEATS].at, grants[_REPEATS].process
+            yield at, f"{process.name} was granted ticket {ticket} {len(grants)} times"
