@@ -423,12 +423,16 @@ declare
     before constant bigint := coalesce(r.current, 0);
     again jsonb := '[]';
     moved intervalq.queues;
+    own_pace constant boolean := known -> 'own_pace';
     reach constant jsonb := coalesce(command -> 'ahead', command -> 'reach');
 begin
     k.written := (known -> 'release' <> '[]' or known ? 'settled')
         and coalesce(known ->> 'generation' = common.generation, false);
     k.common := case when k.written then intervalq._reported(common, known) else common end;
     k.places := known -> 'places';
+    if r.weight is not null and not own_pace then
+        known := jsonb_set(known, '{weight}', to_jsonb(r.weight));
+    end if;
     if r.name is not null and not intervalq._disagrees(r, command) then
         if command ? 'settled' and command ->> 'generation' = r.generation and r.limits is not null then
             r := intervalq._correct_fixed(r, command -> 'settled');
