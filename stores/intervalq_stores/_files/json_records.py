@@ -15,8 +15,8 @@ QUEUE: Final = re.compile(r"[!-~]{1,300}")
 """The pattern of names of queues."""
 
 _REPLACED: Final = frozenset({"stepped", "limits", "auto", "weight", *RENAMED})
-"""The fields that a record may have and its next version not: those of limits, of an automatic interval and of keys,
-and those with the names of older layouts."""
+"""The fields that a record may have and its next version not: those of limits, of an automatic interval
+and of weights, and those with the names of older layouts."""
 
 
 def parse(text: str) -> Any:  # noqa: ANN401 - any JSON value
