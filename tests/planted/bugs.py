@@ -14,9 +14,9 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     step-not-absorbed             clock              3
     missed-granted                stalls             1
     gap-ignored                   stalls             3
-    late-for-nothing              taken              1
+    late-for-nothing              calm              23
     set-back-short                slow              41
-    late-before-it-came           taken            102
+    late-before-it-came           taken             14
     late-in-a-pause               late             140
     late-forgotten                failover         390
     copy-granted-late             interrupted       20
@@ -46,11 +46,11 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     cost-forgotten                calm              16
     leases-kept                   calm              32
     error-halved                  stalls           4
-    drift-ignored                 drift            5
+    drift-ignored                 drift              6
     perhaps-late                  stalls           9
     moved-too-far                 late             1
     cost-takes-one                calm            16
-    granted-given-back            interrupted     53
+    granted-given-back            interrupted       63
     healed-without-slot           failover       135
     old-burst                     changed          3
     hold-ends-when-seen           calm             1
@@ -73,9 +73,9 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     renewed-by-chance             long              1
     ends-forgotten                long            335
     priorities-swapped            calm              4
-    cancelled-counts              calm              3
+    cancelled-counts              calm              11
     rows-across-holds             stepped          30
-    old-reading                   stepped          65
+    old-reading                   stepped          169
     tried-again-at-once           calm              9
     one-too-many                  backlog           1
     looks-again                   callers           1
@@ -89,9 +89,9 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     slept-through                 debts            287
     asks-for-nobody               gone               3
     configured-in-vain            joins             31
-    late-threads-take-nothing     returns           49
+    late-threads-take-nothing     returns            3
     window-short                  windows            1
-    jitter-forgotten              windows            1
+    jitter-forgotten              windows            9
     lateness-forgotten            windows            1
     settled-twice                 windows           13
     units-stay-over               returns            5
