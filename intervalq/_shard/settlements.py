@@ -257,5 +257,5 @@ def _counted(state: State) -> tuple[str, tuple[Limit, ...]]:
 
 
 def patience(limits: Sequence[Limit]) -> int:
-    """How long a difference for these limits may wait at most: the length of their shortest cell."""
-    return min([MAX_WAIT, *(limit.cell for limit in limits)])
+    """How long a difference for these limits may wait at most: the length of their shortest block of cells."""
+    return min([MAX_WAIT, *(limit.block for limit in limits)])

@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 13 then
-            raise exception 'schema intervalq is newer than this file, which makes version 13'
+        if (select max(v.number) from intervalq.version v) > 14 then
+            raise exception 'schema intervalq is newer than this file, which makes version 14'
                 using errcode = 'IQ002';
         end if;
     end if;
@@ -114,6 +114,8 @@ drop function if exists intervalq._leases(bigint[], bigint[]);
 drop function if exists intervalq._set_back_for(intervalq.queues, jsonb, bigint, bigint);
 drop function if exists intervalq._set_back(intervalq.queues, bigint);
 drop function if exists intervalq._bring_back(intervalq.queues, jsonb);
+drop function if exists intervalq._cell(intervalq._limit);
+drop function if exists intervalq._cell_end(bigint, bigint);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb, jsonb);
 drop function if exists intervalq._waited(intervalq.queues, bigint);
