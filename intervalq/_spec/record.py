@@ -381,10 +381,10 @@ def _cells(data: Mapping[str, Any], name: str, size: int) -> list[tuple[int, ...
     flat = data.get(name)
     if not isinstance(flat, list) or len(flat) % size or len(flat) > size * MAX_CELLS:
         raise BadRecord(f"'{name}' must be a list of cells that is not too long")
-    numbers = [
-        whole({name: number}, name, 1 if place % size == 1 else None) for place, number in enumerate(flat)
-    ]
-    cells = [tuple(numbers[at : at + size]) for at in range(0, len(numbers), size)]
+    if {type(number) for number in flat} != {int} or min(flat[1::size]) < 1 or max(map(abs, flat)) > FOREVER:
+        for place, number in enumerate(flat):  # the error says what is wrong
+            whole({name: number}, name, 1 if place % size == 1 else None)
+    cells = [tuple(flat[at : at + size]) for at in range(0, len(flat), size)]
     if any(one[0] >= other[0] for one, other in pairwise(cells)):
         raise BadRecord(f"'{name}' must be in order")
     return cells
