@@ -25,6 +25,9 @@ _SOON: Final = 0.01
 _STEPS: Final = 1e-3
 """The time that some steps of a process take whose time passes in them, in seconds."""
 
+_DRIVER: Final = 0.01
+"""For how long a driver is busy with a message at most, in seconds: see `Mix.measured`."""
+
 _TRIPS: Final = 12
 """The round trips in which a process can learn the store's clock, take a ticket and request its grant."""
 
@@ -173,9 +176,11 @@ def joins(seen: Observer, plan: Plan) -> Findings:
     """Without faults, a process whose first job waits soon asks for a ticket if it has none."""
     if not _is_calm(seen, plan):
         return
-    queues = WaitQueues(seen, plan)
+    queues, planned = WaitQueues(seen, plan), {each.name: each for each in plan.processes}
     for job in seen.jobs:
-        at = job.added + _TRIPS * _slowest(seen, job.process) + _SOON
+        process = planned[job.process.name]
+        at = max(job.added, process.starts or 0.0) + _SOON + 4 * _DRIVER
+        at += _TRIPS * (_slowest(seen, job.process) + process.busy)
         if job.plan.timeout is None or not waits(job, at) or job.process.name in _late(plan):
             continue
         takes = [
