@@ -16,7 +16,7 @@ BLOCK = Limit(1, 640)
 
 
 @pytest.mark.parametrize(
-    ("due", "end"), [(0, 4), (3, 4), (4, 8), (8, 10), (9, 10), (10, 14), (-1, 0), (-2, 0), (-3, -2), (-10, -6)]
+    ("due", "end"), [(0, 4), (3, 4), (4, 8), (8, 10), (9, 10), (10, 14), (-1, 0), (-3, -2), (-10, -6)]
 )
 def test_a_block_has_three_cells(due: int, end: int) -> None:
     assert windows.end_of_cell(BLOCK, due) == end
