@@ -3,10 +3,10 @@
 A ticket takes units of each limit when it is issued, at its slot. They count until the slot is a window old,
 so a new slot is the earliest instant at which its units fit in with all that count then.
 
-Units are kept in cells of a 192nd of the window, and count until the end of their cell is a window old:
-exact in the direction that matters, and a 192nd of a limit is wasted at most. Each limit has two lists. The units of
-slots that may still be used lie *ahead*, on the queue's clock, so a hold moves them with their slots. Once a
-slot is over, its units are *used*: they lie on the store's clock, and age in real time even while the queue
+Units are kept in cells of a 192nd of the window, and count until the end of their cell is a window old: exact
+in the direction that matters, and a 192nd of a limit is wasted at most. Each limit has two lists. The units
+of slots that may still be used lie *ahead*, on the queue's clock, so a hold moves them with their slots. Once
+a slot is over, its units are *used*: they lie on the store's clock, and age in real time even while the queue
 is held. A job may begin late by the tolerance, the credit of a burst, and its process's error about the
 store's clock, so the windows are longer by these.
 
