@@ -249,7 +249,7 @@ def _place(error: Exception) -> int | None:
     return int(detail) if sqlstate(error) in _OF_ONE and detail.isdecimal() else None
 
 
-_OMITTED: Final = frozenset({"limits", "auto"})
+_OMITTED: Final = frozenset({"limits", "auto", "weight"})
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
