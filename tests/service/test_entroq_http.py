@@ -153,6 +153,9 @@ async def test_what_a_client_gets_wrong_is_said(
     for body in (b"{", b"[]", b'{"nope": 1}', b'{"queues": "q"}', b'{"claimantId": "\xff"}', b"[" * 100_000):
         answer = await plain.post("/claim", content=body)
         assert (answer.status_code, answer.json()["code"]) == (400, 3), body
+    for half in (b'"\\ud800"', b'"' + b"x" * 100_000 + b'"'):
+        answer = await plain.post("/modify", content=b'{"docDeletes": ' + half + b"}")
+        assert (answer.status_code, len(answer.content) < 1_000) == (400, True)
     answer = await plain.post("/modify", content=b" " * (4 * 1024 * 1024 + 1))
     assert (answer.status_code, "bytes" in answer.json()["message"]) == (429, True)
     assert (await plain.get("/tasks")).status_code == 400
