@@ -106,7 +106,15 @@ def _read(body: bytes, message: Message) -> None:
         raise json_format.ParseError("it is not a JSON object")
     found: list[Any] = [read]  # each value takes some microseconds to read
     for value in found:
-        found += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if isinstance(value, dict):
+            found += value.values()
+            for name in value:
+                if not name.isascii():
+                    name.encode()  # half a character is no error of the client for protobuf, but its own
+        elif isinstance(value, list):
+            found += value
+        elif isinstance(value, str) and not value.isascii():
+            value.encode()
         if len(found) > MAX_VALUES:
             raise json_format.ParseError(f"it has more than {MAX_VALUES:,} values: send fewer at once")
     json_format.ParseDict(read, message)
