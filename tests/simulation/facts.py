@@ -187,6 +187,8 @@ class Facts:
     reclaims: int = 0
     issues: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     """When each ticket was issued: more than once only if the store lost it."""
+    places: dict[tuple[str, int], list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    """When each ticket got a slot, or one that comes sooner, and that slot on the store's clock."""
     own: dict[Process, dict[tuple[str, int], float]] = field(default_factory=lambda: defaultdict(dict))
     """When each ticket was last issued to a process."""
     ahead: dict[tuple[str, int], float] = field(default_factory=dict)

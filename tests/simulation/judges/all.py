@@ -186,12 +186,20 @@ def places(seen: Observer, plan: Plan) -> Findings:
 def holds(seen: Observer, plan: Plan) -> Findings:
     """While the queue is held, only jobs with an earlier grant begin, and soon.
 
-    So no slot is granted long before it comes.
+    So no slot is granted long before it comes, unless a later one was granted before: that one stays where it
+    is in a hold, so the slots before it must, too.
     """
     for start in seen.starts:
         for grant in start.grants[-1:]:
             ahead = _lead(seen, start.job.process, start.at) + grant.notice + _late(seen, plan, start)
             unclear = (seen.limited and grant.unaware) or _outlived(seen, start)
+            later = (
+                each
+                for (name, ticket), all_ in seen.grants.items()
+                if name == start.record and ticket > start.ticket
+                for each in all_[:1]
+            )
+            unclear = unclear or any(each.at < grant.at and each.slot > grant.slot for each in later)
             if grant.slot > grant.at + ahead and not unclear:
                 yield start.at, f"{named(start)} was granted {grant.slot - grant.at:.6f} s before its slot"
     for begin, length in seen.holds:
