@@ -25,8 +25,6 @@ class ObservedJob:
     ended: float = 0.0
     came_late: list[int] = field(default_factory=list)
     """The tickets for whose slots its thread came too late; it waited for the slot or another one again."""
-    came_late_at: float = 0.0
-    """When that was seen last; 0: never."""
     handed: float = float("inf")
     """How long before its slot its thread was handed that, in seconds; negative: after it came."""
     in_hand: list[tuple[float, float]] = field(default_factory=list)

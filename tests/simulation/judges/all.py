@@ -288,8 +288,7 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
 
     Judged if nothing obstructed the process, and its round trips are shorter than the interval. Tickets that
     others took before its own are used first: up to `lookahead` of each, and as many again that they take
-    while its request is in flight. A process that wakes too late for its slot waits again; so does
-    a thread.
+    while its request is in flight. A process that wakes too late for its slot waits again.
     """
     if any([seen.holds, seen.changes, seen.losses, seen.steps, seen.reclaims, seen.limited]):
         return
@@ -308,7 +307,7 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
         ):
             continue
         lost = _lost_last(seen, process, start.at, lateness[process.name])
-        first = max(start.job.added, before, lost, start.job.came_late_at)
+        first = max(start.job.added, before, lost)
         # A stalled process is too late for its slots and waits again; it may see that without a request.
         if any(who is process and since < start.at and until > first for since, until, who in seen.stalls):
             continue
