@@ -95,9 +95,10 @@ def audit(
 
     The log is read three times, twice for some columns only, and shuffled once; only counts are collected.
     Percentiles are computed from buckets a few percent wide. The third time, Python workers judge it by
-    arrays: intervalq must be installed on the executors, as for `paced`. A worker holds about a million rows
-    at a time, and more where they can't be divided: all calls of one key, and all starts of a
-    queue within half a million intervals, which are many if they came far too often.
+    arrays: intervalq must be installed on the executors, as for `paced`. A worker holds at most about two
+    million rows; it sorts more rows of a queue by way of a file in Spark's local folder, and of a key with very
+    many calls it holds two rows for each number of an attempt. Rows with the same start, slot and ticket are
+    held all at once.
 
     Args:
         spark: a session, also one of Spark Connect.
@@ -218,6 +219,7 @@ def _figures(facts: Facts, live: set[str], options: _Options) -> Figures:
         reach=reach,
         bin=facts.bin,
         live=frozenset(live if facts.replays else live - {"replay_unknown"}),
+        others=facts.replays > 0,
         attempts=many and "attempt_skipped" in live,
         retries=many and "retry_same_slot" in live,
         parts=max(2, math.ceil(facts.rows / _PART)),

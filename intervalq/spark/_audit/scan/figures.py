@@ -36,6 +36,8 @@ class Figures:
     bin: int
     live: frozenset[str]
     """Names of the kinds to look for."""
+    others: bool
+    """Whether any row is no start."""
     attempts: bool
     """Whether any row is a later attempt."""
     retries: bool
@@ -87,7 +89,7 @@ class Piece:
         """Those of a table, on corrected times.
 
         The columns `q`, `at` and `over` are added: the number of the queue, and start and end on the store's
-        clock (NaN: not a plausible time).
+        clock (NaN: not a plausible time). So are those that nobody needed.
         """
         columns, nulls = {}, {}
         for name in table.column_names:
@@ -96,6 +98,13 @@ class Piece:
                 nulls[name] = column.is_null().to_numpy(zero_copy_only=False)
                 column = column.fill_null(float("nan") if pa.types.is_floating(column.type) else 0)
             columns[name] = column.to_numpy(zero_copy_only=False)
+        columns = {
+            "start": np.ones(table.num_rows, bool),
+            "ended": (unknown := np.full(table.num_rows, np.nan)),
+            "attempt": (nothing := np.zeros(table.num_rows, np.int64)),
+            "hash": nothing,
+            "day": unknown,
+        } | columns
         columns["q"], ahead = figures.places.of(columns["who"], columns["due"])
         for name, source in (("at", "started"), ("over", "ended")):
             instant = columns[source] - ahead

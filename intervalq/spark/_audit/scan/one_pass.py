@@ -65,23 +65,19 @@ def scan(log: DataFrame, figures: Figures, what: Iterable[int]) -> DataFrame:
     passes = frozenset(what)
     live = figures.live
 
-    def needed(column: str | Column, kind: str, *, if_: bool = True) -> Column:
-        return (F.col(column) if isinstance(column, str) else column) if if_ else F.lit(None).cast(kind)
-
-    attempts = figures.attempts or figures.retries
-    keys = KEYS in passes or "key_missing" in live or figures.retries
-    ended = ROWS in passes or figures.attempts
-    narrow = log.select(
-        who().alias("who"),
-        is_start().alias("start"),
-        F.coalesce("ticket", F.lit(0)).alias("ticket"),
-        "due",
-        "started",
-        needed("ended", "double", if_=ended).alias("ended"),
-        needed("attempt", "int", if_=attempts).alias("attempt"),
-        needed(F.unix_date("day"), "int", if_="day_wrong" in live).cast("double").alias("day"),
-        needed(hashed(), "bigint", if_=keys).alias("hash"),
-    )
+    # Each column costs time, so what nobody looks at isn't sent to Python.
+    columns = {
+        "who": (who(), True),
+        "start": (is_start(), figures.others),
+        "ticket": (F.coalesce("ticket", F.lit(0)), True),
+        "due": (F.col("due"), True),
+        "started": (F.col("started"), True),
+        "ended": (F.col("ended"), ROWS in passes or figures.attempts),
+        "attempt": (F.col("attempt"), figures.attempts or figures.retries),
+        "day": (F.unix_date("day").cast("double"), "day_wrong" in live),
+        "hash": (hashed(), KEYS in passes or "key_missing" in live or figures.retries),
+    }
+    narrow = log.select(*(column.alias(name) for name, (column, needed) in columns.items() if needed))
 
     def first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _first(batches, figures, passes)
