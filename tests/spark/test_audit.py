@@ -159,7 +159,7 @@ def test_what_is_missing_for_a_page_is_said(
 
 @pytest.mark.parametrize(("block", "held"), [(4, 1 << 20), (1 << 20, 5)])
 def test_random_logs_are_judged_as_another_judge_does(spark: SparkSession, block: int, held: int) -> None:
-    """There are many edges, or none: blocks of four intervals, or one for all, of which five rows are held."""
+    """There are many edges, or none: blocks of four intervals, or one for all, judged five rows at a time."""
     from intervalq.spark._audit.audit import audit
 
     dice = random.Random(20_261)

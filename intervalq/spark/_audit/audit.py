@@ -95,10 +95,10 @@ def audit(
 
     The log is read three times, twice for some columns only, and shuffled once; only counts are collected.
     Percentiles are computed from buckets a few percent wide. The third time, Python workers judge it by
-    arrays: intervalq must be installed on the executors, as for `paced`. A worker holds at most about two
-    million rows; it sorts more rows of a queue by way of a file in Spark's local folder, and of a key with very
-    many calls it holds two rows for each number of an attempt. Rows with the same start, slot and ticket are
-    held all at once.
+    arrays: intervalq must be installed on the executors, as for `paced`. A worker holds about two
+    million rows at most. It sorts more rows of a queue by way of a file in Spark's local folder, and of a key
+    with very many calls it holds two rows for each number of an attempt. Only rows with the same start, slot
+    and ticket are held all at once.
 
     Args:
         spark: a session, also one of Spark Connect.

@@ -67,7 +67,7 @@ def _narrow(column: Array) -> tuple[Array, int]:
 
 
 def stable_order(code: Array, size: int) -> Array:
-    """The order of numbers from 0 to below `size`; equal ones keep theirs. Small ones are sorted in no time."""
+    """The order of numbers from 0 to below `size`; equal ones keep theirs. Small ones take no time."""
     if (code[1:] >= code[:-1]).all():
         return np.arange(len(code))
     if size <= 1 << 16:

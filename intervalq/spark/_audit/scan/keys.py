@@ -57,7 +57,7 @@ def calls(piece: Piece, figures: Figures) -> Array:
 
 
 class Keys:
-    """Collects the calls of some keys, and judges them. Of very many calls of a key, only few rows are held."""
+    """Collects the calls of some keys, and judges them. Of a key with very many calls, it holds few rows."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -85,7 +85,10 @@ class Keys:
         return rows[order], made[order]
 
     def judge(self) -> Array:
-        """Groups by flags: the number of keys, that of excess calls (`unused`), and two hashes as examples."""
+        """Groups by flags: the number of keys, that of excess calls (`unused`), and two hashes as examples.
+
+        All rows have been added.
+        """
         return _judged(*self._sorted(), self._figures) if self._rows else np.zeros(0, GROUP)
 
 
@@ -101,7 +104,7 @@ def _order(rows: Array, figures: Figures) -> Array:
 
 
 def _few(rows: Array, made: Array, figures: Figures) -> tuple[Array, Array]:
-    """The same by fewer rows: of equal attempts of a key, only the first and the last are compared with others."""
+    """The same by fewer rows: of equal attempts, only the first and the last are compared with others."""
     if not len(rows):
         return rows, made.astype(np.int64)
     changes = np.zeros(len(rows) - 1, bool)

@@ -1,4 +1,4 @@
-"""Blocks of any number of rows: what doesn't fit into memory is sorted by way of a file, a range at a time."""
+"""Blocks of any number of rows: those of a large one go through a file, and are judged a range at a time."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ _SAMPLE: Final = 1 << 16
 """Rows of a sample, which shows where the ranges begin."""
 
 
-def judge_rows_of_block(
-    pieces: Iterable[Array], figures: Figures, queue: int, block: int
-) -> Iterator[Array]:
+def judge_rows_of_block(pieces: Iterable[Array], figures: Figures, queue: int, block: int) -> Iterator[Array]:
     """The groups of `judge_block` of all rows of a block, which come in pieces and in any order."""
     some: list[Array] = []
     rows = 0

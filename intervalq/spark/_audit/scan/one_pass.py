@@ -1,8 +1,8 @@
 """The one scan of the log by which rows, order and keys are judged: in Python workers, by arrays.
 
 The first half of it judges rows, and divides what needs an order into parts: rows by blocks of time, and keys
-by their hashes. What is shuffled is values of bytes, each of many rows, so that Spark sorts and spills them without
-a look at the rows. The second half judges one block at a time.
+by their hashes. What is shuffled is values of bytes, each of many rows, which Spark sorts,
+on disk if need be, without a look at the rows. The second half judges one block at a time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from intervalq.spark._audit.scan.groups import (
     places,
     to_arrow,
 )
-from intervalq.spark._audit.scan.large import judge_rows_of_block
 from intervalq.spark._audit.scan.keys import Keys, calls, dtype
+from intervalq.spark._audit.scan.large import judge_rows_of_block
 from intervalq.spark._audit.scan.order import entries, entry
 from intervalq.spark._audit.scan.rows import judge_rows
 
