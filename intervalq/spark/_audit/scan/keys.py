@@ -128,7 +128,8 @@ def _judged(rows: Array, made: Array, figures: Figures) -> Array:
     first = np.flatnonzero(np.concatenate(([True], rows["hash"][1:] != rows["hash"][:-1])))
     call = rows["call"] if figures.replays else np.ones(len(rows), bool)
     calls = _sums(np.where(call, made, 0), first)
-    distinct, checks = np.minimum(calls, 1), {}
+    distinct = np.minimum(calls, 1)
+    checks: dict[str, Array] = {}
     if figures.attempts:
         distinct, checks = _attempts(rows, call, first)
     checks |= {"key_twice": calls > distinct, "replay_unknown": calls == 0}

@@ -40,12 +40,12 @@ class Places:
         """Those of hashes, numbers of queues, and hosts; and the lines of hosts' clocks."""
         numbers = {host: number for number, (host, _) in enumerate(clocks, 1)}
         rows = sorted((code, queue, numbers.get(host, 0)) for code, queue, host in set(pairs))
-        table = np.array(rows, np.int64).reshape(-1, 3)
+        hashes, queue, host = np.array(rows, np.int64).reshape(-1, 3).T.copy()
         lines = [
             np.array([(one.since, one.due, one.ahead, one.slope) for one in of_host]).reshape(-1, 4).T
             for of_host in ((), *(lines for _, lines in clocks))
         ]
-        return cls(*table.T.copy(), tuple(lines), span)
+        return cls(hashes, queue, host, tuple(lines), span)
 
     def of(self, who: Array, due: Array) -> tuple[Array, Array]:
         """For each row the number of its queue, and by how many seconds its host's clock was ahead."""
