@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class Mapped(NamedTuple, Generic[T, R]):
-    """What came of one item of `map_all`."""
+    """The outcome of one item of `map_all`."""
 
     item: T
     result: R | None

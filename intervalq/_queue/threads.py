@@ -17,8 +17,8 @@ EARLY: Final = 2_000
 """How long before they come slots are handed to threads, in microseconds: waking a thread takes time."""
 
 MAX_EARLY: Final = 1_000_000
-"""The most for a thread that was late even for a slot that had come: all wait meanwhile, and its process may
-have stood still only once."""
+"""The maximum of this for a thread that was late even for a slot that had come: all jobs behind it wait
+meanwhile, and perhaps its process stalled only once."""
 
 LATE: Final = object()
 """The result of `in_time` if the function was not called."""

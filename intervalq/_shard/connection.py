@@ -154,6 +154,11 @@ class Connection:
             high_water_mark=self.high_water_mark,
         )
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a command is on its way, or about to be sent."""
+        return self._lock.locked()
+
     async def at_rest(self) -> None:
         """Wait until no command is on its way: its answer may change what to ask for next."""
         if self._lock.locked():

@@ -114,7 +114,7 @@ class Conversation:
         self._asking.wake()
 
     def settle(self, slot: Settled, more: Mapping[str, int], took: int) -> None:
-        """Record how much more of each unit the job of a slot took than its ticket, so long after it."""
+        """Record by how much the job of a slot exceeded its ticket, by unit, `took` after its slot."""
         if (state := self._connection.state) is not None:
             self.settlements.add(slot, more, state.settings.limits)
             self._looks.settled(took)

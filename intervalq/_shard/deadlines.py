@@ -126,9 +126,10 @@ class Deadlines:
     async def _look(self) -> None:
         """Ask for the record; jobs that come meanwhile share the answer."""
         came = self._clock.now()
-        await self._connection.at_rest()  # the answer to a request that is on its way serves as well
         while self._connection.heard_at < came:
-            if self._looking is None:
+            if self._connection.is_busy:  # the answer to any request that is on its way serves as well
+                await self._connection.at_rest()
+            elif self._looking is None:
                 self._looking = looking = anyio.Event()
                 try:
                     await self._send(Inspect())
@@ -136,7 +137,8 @@ class Deadlines:
                     self._looking = None
                     looking.set()
                 return
-            await self._looking.wait()  # if that request has failed, this job sends its own
+            else:
+                await self._looking.wait()  # if that request has failed, this job sends its own
 
     def check(self) -> None:
         """After an answer: refuse the jobs whose tickets turn out to have slots that come too late."""
@@ -162,6 +164,7 @@ class Deadlines:
                 continue
             if place is None:
                 free.take(waiter.cost, self._units(waiter, state), due)
+                used = len(slots)  # it skips all slots that are too cheap for it
             else:
                 used = place + 1
         for waiter in late:
@@ -221,8 +224,8 @@ class Deadlines:
         if state.held_since is None:
             return self._time.clock.perhaps(instant)
         # A pause without an end may be ended now, or a running job end: the answer still needs its time then.
-        ends = self._time.clock.perhaps(state.held_until) if 0 < state.held_until < FOREVER else at
-        return max(ends + max(0, instant - state.held_since), at + self._time.notice(at) + 1)
+        comes = self._end_of_hold(state, at) + max(0, instant - state.held_since)
+        return max(self._time.clock.perhaps(comes), at + self._time.notice(at) + 1)
 
     def _left(self, begins: float, at: int) -> float:
         """Seconds after which a slot has surely come."""

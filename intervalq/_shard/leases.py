@@ -27,8 +27,8 @@ _RENEWED: Final = LEASE // 3
 """How long after a report leases are renewed."""
 
 _AGAIN: Final = LEASE // 10
-"""How long after a report without an answer the next one is sent. If a single report is lost,
-for whose answer a store waits five seconds, no lease is lost."""
+"""How long after a report without an answer the next one is sent. A store waits five seconds for an answer,
+so losing a single report loses no lease."""
 
 
 class Leases:

@@ -225,7 +225,7 @@ class StoreTime:
     def opens(self, at: float, ahead: int = 0) -> float:
         """From when on jobs may begin, on the process's own clock: not before `at`.
 
-        `ahead`: how much longer than `at` they must be allowed to.
+        `ahead`: for how long after `at` the hours must still be open.
         """
         if self.hours is None or at == float("inf"):
             return at

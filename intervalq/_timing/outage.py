@@ -40,7 +40,7 @@ class Outage:
         return True
 
     def rested(self, now: int) -> None:
-        """Note that nothing had to be asked until now: after longer than a pause, an outage begins anew."""
+        """Forget an outage during which nothing was sent for longer than the longest pause."""
         if now > self._next + self._longest:
             self.ended()
 

@@ -22,7 +22,7 @@ _QUEUES: Final = 1_000
 """How many queues are kept: those with the last lines."""
 
 _BEFORE: Final = 4_000_000
-"""How many bytes of a log are read that were there before."""
+"""The maximum number of bytes that are read of the content which a log has at first: its end."""
 
 _NAMED: Final = 5
 

@@ -32,7 +32,7 @@ class ScheduledTask:
     function: Callable[..., Any]
     misfire: Misfire
     grace: int | None
-    """How late an occurrence may start, in microseconds; None: as late as it likes."""
+    """How late an occurrence may start, in microseconds; None: without limit."""
     overlap: Overlap
     queue: IntervalQueue | None
 

@@ -57,7 +57,7 @@ class Caller(Protocol):
         """Those of the wanted actions that it may not do.
 
         Raises:
-            Refusal: nobody can say.
+            Refusal: the rights of the caller can't be found out.
         """
         ...
 
@@ -73,7 +73,7 @@ class Access(Protocol):
         """Who sends a request with this header.
 
         Raises:
-            Refusal: nobody that is known.
+            Refusal: there is no token, or an unknown one.
         """
         ...
 

@@ -15,6 +15,7 @@ from intervalq._wire.schema import Schemas
 from intervalq.service._access import Access
 from intervalq.service._entroq import over_grpc as entroq_grpc
 from intervalq.service._entroq import over_http as entroq_http
+from intervalq.service._entroq.openapi import paths_of as entroq_paths_of
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._openapi import document
 from intervalq.service._pacing import over_http as pacing_http
@@ -45,7 +46,7 @@ class Parts:
     def routes(self) -> list[Route]:
         """The routes of all HTTP services."""
         schemas = Schemas()
-        paths = remote_http.paths_of(schemas)
+        paths = remote_http.paths_of(schemas) | entroq_paths_of(schemas.parts)
         found = remote_http.routes(self._stores, self._access)
         if self._queues is not None:
             paths |= paths_of(pacing_http.VERBS)

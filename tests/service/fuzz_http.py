@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
+import anyio
 import requests
 import schemathesis
 import urllib3
@@ -66,7 +67,8 @@ _QUEUES: Final[dict[str, dict[str, Any]]] = {
 
 
 _TEXTS: Final = {"id", "session", "queue", "key", "dedupe", "name", "owner", "text", "known"}
-_LISTS: Final = {"ids", "queues", "keys", "names", "prefixes"}
+_TEXTS_OF_ENTROQ: Final = {"claimantId", "claimant", "namespace", "query.namespace", "secondaryKey"}
+_LISTS: Final = {"ids", "queues", "keys", "names", "prefixes", "taskId", "query.ids", "matchExact"}
 
 
 def familiar(value: Any, chance: random.Random) -> Any:
@@ -77,7 +79,7 @@ def familiar(value: Any, chance: random.Random) -> Any:
         return value
     known: dict[str, Any] = {}
     for name, each in value.items():
-        if name in _TEXTS and isinstance(each, str):
+        if name in (_TEXTS | _TEXTS_OF_ENTROQ) and isinstance(each, str):
             known[name] = chance.choice("abc")
         elif name in _LISTS and isinstance(each, list | tuple):
             known[name] = chance.sample("abc", chance.randrange(4))
@@ -165,6 +167,9 @@ class Here:
         asked = [{"type": "http.request", "body": body}]
 
         async def receive() -> dict[str, Any]:
+            if not asked and target.endswith("/claim/wait"):  # who waits for a task goes away
+                await anyio.sleep(0.005)
+                return {"type": "http.disconnect"}
             return asked.pop() if asked else await asyncio.get_running_loop().create_future()
 
         async def send(message: Any) -> None:
@@ -320,6 +325,7 @@ class Fuzz:
                 case.path_parameters[name] = chance.choice("abc")
             if mode == GenerationMode.POSITIVE:
                 case.body = familiar(case.body, chance)
+                case.query = familiar(case.query, chance)
         within = case.body.get("within") if isinstance(case.body, dict) else None
         if isinstance(within, int | float) and 0 <= within <= 3_600:
             case.body["within"] = min(within, 0.01)

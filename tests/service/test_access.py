@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import grpc
@@ -61,11 +62,11 @@ class WithToken(GrpcClient):
 
     token: str | None = None
 
-    async def call(self, method: str, request: object, answer: object) -> object:
+    async def call(self, method: str, request: Any, answer: Any) -> Any:
         verb = self.channel.unary_unary(
             f"/api.EntroQ/{method}",
-            request_serializer=type(request).SerializeToString,  # type: ignore[attr-defined]
-            response_deserializer=answer.FromString,  # type: ignore[attr-defined]
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
         )
         metadata = () if self.token is None else (("authorization", f"Bearer {self.token}"),)
         return await verb(request, timeout=60, metadata=metadata)
@@ -226,3 +227,75 @@ def test_an_access_file_that_others_may_write_is_refused(access: Path, tmp_path:
         read_access(access)
     with pytest.raises(InvalidOption, match="can't be read"):
         read_access(tmp_path / "none.toml")
+
+
+async def of_doc(client: WithToken, action: str, namespace: str, id_: str) -> bool:
+    """Whether a caller could do this in a namespace of docs."""
+    doc = pb.DocID(namespace=namespace, id=id_)
+    claim = pb.ClaimDocsRequest(claim_query=pb.DocClaim(namespace=namespace, key="k", claimant="me"))
+    parts: dict[str, dict[str, object]] = {
+        "insert": {"doc_inserts": [pb.DocData(namespace=namespace)]},
+        "change": {"doc_changes": [pb.DocChange(old_id=doc)]},
+        "delete": {"doc_deletes": [doc]},
+        "read": {"doc_depends": [doc]},
+    }
+    try:
+        if action == "claim":
+            await client.call("ClaimDocs", claim, pb.ClaimDocsResponse)
+            return True
+        await client.modify(**parts[action])
+        if action == "read":
+            query = pb.DocsRequest(query=pb.DocQuery(namespace=namespace))
+            await client.call("Docs", query, pb.DocsResponse)
+    except grpc.aio.AioRpcError as error:
+        assert error.code() == grpc.StatusCode.PERMISSION_DENIED, error
+        return False
+    except Unmet:
+        return False  # a doc of a namespace that the caller may not read is missing
+    return True
+
+
+async def test_every_action_in_every_namespace_of_docs_by_everybody(access: Path, tmp_path: Path) -> None:
+    """A right on a queue is none on docs, whose names are `docs#NAMESPACE`."""
+    access.write_text(
+        access.read_text().replace('["/jobs/*"]', '["docs#/jobs/*"]').replace("/mail", "docs#/mail")
+    )
+    may = {("ann", "/jobs/a"): {*ACTIONS}, ("ann", "/mail"): {"insert"}, ("bob", "/mail"): {"read"}}
+    names = ("/jobs/a", "/jobs/../other", "/jobs//a", "/jobs/..", "/Jobs/a", "/jobs/b", "/mail", "/other")
+    cells = [*itertools.product(("ann", "bob"), names, ACTIONS)]
+    may["ann", "/jobs/b"] = {*ACTIONS}  # bob may read tasks there
+    async with serving(f"memory://{tmp_path}", None) as (_, anybody):
+        for number, (_, namespace, _) in enumerate(cells):
+            await anybody(None).modify(doc_inserts=[pb.DocData(namespace=namespace, id=f"{number}", key="k")])
+    async with serving(f"memory://{tmp_path}", access) as (_, client):
+        order = sorted(
+            range(len(cells)), key=lambda number: cells[number][2] == "claim"
+        )  # it changes versions
+        done = {cells[n]: await of_doc(client(cells[n][0]), *cells[n][:0:-1], f"{n}") for n in order}
+        assert done == {cell: cell[2] in may.get(cell[:2], ()) for cell in cells}
+        # Of one change no part is done, and the numbers are only those of what may be read.
+        data = [pb.DocData(namespace=one, id="new") for one in ("/jobs/a", "/other")]
+        with pytest.raises(grpc.aio.AioRpcError, match="may not insert in queue 'docs#/other'"):
+            await client("ann").modify(doc_inserts=data)
+        for name, seen in (("ann", ["/jobs/a", "/jobs/b"]), ("bob", ["/mail"])):
+            stats = await client(name).call("NamespaceStats", pb.NamespacesRequest(), pb.NamespacesResponse)
+            assert [one.name for one in stats.namespaces] == seen
+
+
+async def test_nobody_uses_the_claims_of_docs_of_somebody_else(access: Path, tmp_path: Path) -> None:
+    access.write_text(access.read_text().replace("/jobs/b", "docs#/jobs/a").replace('"/jobs/*"', '"docs#/*"'))
+    rules = access.read_text().replace('actions = ["read"]', 'actions = ["read", "claim", "delete"]')
+    access.write_text(rules)
+    async with serving(f"memory://{tmp_path}", access) as (_, client):
+        await client("ann").modify(doc_inserts=[pb.DocData(namespace="/jobs/a", id="1", key="k")])
+        query = pb.DocClaim(namespace="/jobs/a", key="k", claimant="me")
+        request = pb.ClaimDocsRequest(claim_query=query)
+        (doc,) = (await client("ann").call("ClaimDocs", request, pb.ClaimDocsResponse)).docs
+        name = pb.DocID(namespace="/jobs/a", id="1", version=doc.version)
+        for claimant in ("me", "ann#me", "bob#me", doc.claimant):
+            with pytest.raises(Unmet):
+                await client("bob", claimant).modify(doc_deletes=[name])
+            request.claim_query.claimant = claimant
+            with pytest.raises(grpc.aio.AioRpcError, match="are claimed by another"):
+                await client("bob").call("ClaimDocs", request, pb.ClaimDocsResponse)
+        await client("ann", doc.claimant).modify(doc_deletes=[name])

@@ -156,13 +156,11 @@ async def test_what_no_store_can_do_is_refused_by_name(client: GrpcClient, queue
         "control characters": pb.ModifyRequest(claimant_id="a\n"),
         "by_ms": pb.ModifyRequest(inserts=[pb.TaskData(queue=queue, by_ms=2**63 - 1)]),
         "at_ms": pb.ModifyRequest(changes=[changed(task, at_ms=2**60)]),
-        "docs": pb.ModifyRequest(doc_inserts=[pb.DocData(namespace="n")]),
     }
     for said, request in bad.items():
         with pytest.raises(grpc.aio.AioRpcError, match=said) as refused:
             await client.call("Modify", request, pb.ModifyResponse)
-        expected = grpc.StatusCode.UNIMPLEMENTED if said == "docs" else grpc.StatusCode.INVALID_ARGUMENT
-        assert refused.value.code() == expected
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     for value in (float("inf"), float("nan")):
         odd = pb.TaskData(queue=queue, value=Value(number_value=value))
         with pytest.raises(grpc.aio.AioRpcError, match="must be JSON"):

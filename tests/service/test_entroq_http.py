@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import anyio
 import httpx
 import pytest
 from entroq import (
     DependencyError,
+    DocData,
     EntroQWorker,
     InvalidArgumentError,
     Modification,
     MoveError,
     Task,
     TaskData,
+    TaskID,
 )
 from entroq.json import EntroQJSON
 
@@ -84,6 +87,36 @@ async def test_a_published_worker_does_all_tasks(published: EntroQJSON, queue: s
     assert (failed.value, "odd" in failed.err) == (3, True)
 
 
+async def test_the_published_client_keeps_docs(published: EntroQJSON, queue: str) -> None:
+    """It lists, inserts, changes, deletes and depends; it claims sets, which are of a later version."""
+    make = Modification.inserting
+    data = [DocData(queue, key, content={"n": key}, id=f"d{key}") for key in ("2", "1", "3")]
+    made = await published.modify(Modification(*map(make, data), make(TaskData(queue, id=queue))))
+    assert [(one.id, one.version, one.claimant) for one in made.docs_inserted] == [
+        *(("d2", 0, ""), ("d1", 0, ""), ("d3", 0, ""))
+    ]
+    assert [one.key for one in await published.docs(queue, key_start="1", key_end="3")] == ["1", "2"]
+    assert [one.content for one in await published.docs(queue, key_exact="3", omit_values=True)] == [None]
+    doc = made.docs_inserted[0]
+    until = await published.time() + timedelta(minutes=1)
+    held = await published.modify(Modification(Modification.changing(doc, content=[1, 2.5], at=until)))
+    (mine,) = held.docs_changed
+    assert (mine.version, mine.content, mine.key, mine.claimant) == (1, [1, 2.5], "2", published.claimant_id)
+    other = published.as_claimant("other")
+    drop = Modification.deleting
+    with pytest.raises(DependencyError) as unmet:
+        await other.modify(Modification(make(data[1]), drop(mine), drop(TaskID(queue, 7))))
+    assert [one.id for one in unmet.value.doc_inserts] == ["d1"]
+    assert [(one.namespace, one.id, one.version) for one in unmet.value.doc_claims] == [(queue, "d2", 1)]
+    assert [one.id for one in unmet.value.deletes] == [queue]
+    with pytest.raises(InvalidArgumentError, match="sets"):
+        await published.claim_docs(queue, "2")
+    await published.modify(
+        Modification(Modification.deleting(mine), Modification.deleting(made.tasks_inserted[0]))
+    )
+    assert [one.id for one in await published.docs(queue)] == ["d1", "d3"]
+
+
 async def test_a_client_that_goes_away_claims_nothing(
     published: EntroQJSON, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +158,12 @@ async def test_what_a_client_gets_wrong_is_said(
     assert (await plain.get("/tasks")).status_code == 400
     assert (await plain.get("/tasks", params={"queue": queue, "limit": "x"})).status_code == 400
     assert (await plain.get("/queues", params={"match": "x"})).status_code == 400
-    assert (await plain.get("/docs", params={"query.namespace": "n"})).status_code == 501
+    for odd in (
+        {"query.namespace": "a#b"},
+        {"query.namespace": "n", "query.omitValues": "1"},
+        {"query": "n"},
+    ):
+        assert (await plain.get("/docs", params=odd)).status_code == 400
     assert (await plain.get("/claim")).status_code == 405
 
 

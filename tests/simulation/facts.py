@@ -25,8 +25,6 @@ class ObservedJob:
     ended: float = 0.0
     came_late: list[int] = field(default_factory=list)
     """The tickets for whose slots its thread came too late; it waited for the slot or another one again."""
-    came_late_at: float = 0.0
-    """When that was seen last; 0: never."""
     handed: float = float("inf")
     """How long before its slot its thread was handed that, in seconds; negative: after it came."""
     in_hand: list[tuple[float, float]] = field(default_factory=list)
@@ -187,6 +185,8 @@ class Facts:
     reclaims: int = 0
     issues: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     """When each ticket was issued: more than once only if the store lost it."""
+    places: dict[tuple[str, int], list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    """When each ticket got a slot, or one that comes sooner, and that slot on the store's clock."""
     own: dict[Process, dict[tuple[str, int], float]] = field(default_factory=lambda: defaultdict(dict))
     """When each ticket was last issued to a process."""
     ahead: dict[tuple[str, int], float] = field(default_factory=dict)

@@ -245,6 +245,7 @@ class Observer(Facts):
             self._note_limit(key, state, answer.now)
         for slot in (*slots_that_came_sooner(command, answer), *answer.taken):
             self.issues[key, slot.ticket].append(now)
+            self.places[key, slot.ticket].append((now, slot.due + state.held_total))
             self.own[process][key, slot.ticket] = now
             self.ahead[key, slot.ticket] = (slot.due + state.late_total - clock) / 1e6
             self.issued[key, slot.ticket] = state.settings

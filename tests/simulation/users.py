@@ -209,7 +209,6 @@ class Users:
                 if shard.is_open(grant):
                     break
                 job.came_late.append(grant.ticket)
-                job.came_late_at = self.seen.time()
                 shard.free(grant)
                 waiter = attempts.late(shard, grant, waiter)
         assert shard.state is not None

@@ -17,6 +17,7 @@ from intervalq.tasks.rules import (
     Finished,
     Insert,
     Modify,
+    QueueStats,
     Select,
     Sessions,
     Work,
@@ -27,7 +28,7 @@ from intervalq_stores.postgres._schema import statements
 from intervalq_stores.postgres._task.statements import uuid_of
 from intervalq_stores.postgres.tasks import SCHEMA, PostgresTaskStore
 from stores import postgres_sessions
-from stores.postgres_sessions import CANARY, begun, caught, claim, inserts, sql
+from stores.postgres_sessions import CANARY, begun, caught, claim, inserts, sql, until
 
 url = postgres_sessions.url
 store = postgres_sessions.store
@@ -168,3 +169,31 @@ async def test_texts_that_the_server_cannot_hold_are_refused(store: PostgresTask
         await caught(store.apply(Modify(deletes=(Delete(id_, 2**31),)))), errors.DependencyError
     )
     assert await store.apply(Select()) == ()
+
+
+async def test_numbers_are_of_one_moment(url: str, store: PostgresTaskStore) -> None:
+    """A task that is claimed while they are counted is ready or claimed in them, and not gone."""
+    await begun(store, "new")
+    await store.apply(inserts("a"))
+    sql(
+        url,
+        "create or replace function intervalq._queues(names text[], prefixes text[], holders integer[])"
+        "    returns setof text language plpgsql volatile as $$ begin"
+        "        perform pg_advisory_xact_lock_shared(7); return query select unnest(names);"
+        "    end $$",
+    )
+    found: list[object] = []
+    async with aclosing(PostgresTaskStore(url)) as looking:
+
+        async def count() -> None:
+            found.extend(await looking.apply(Count(names=("q",))))
+
+        async with anyio.create_task_group() as group:
+            with psycopg.connect(url) as other:
+                other.execute("select pg_advisory_xact_lock(7)")
+                group.start_soon(count)
+                await until(
+                    lambda: sql(url, "select 1 from pg_locks where locktype = 'advisory' and not granted")
+                )
+                assert len(await claim(store, "new")) == 1
+    assert found == [QueueStats("q", 1, ready=1)]

@@ -19,6 +19,7 @@ from intervalq.tasks.store import open_task_store
 from intervalq_stores import _transport
 from intervalq_stores._transport import is_near
 from intervalq_stores.nats import _url as nats_url
+from intervalq_stores.postgres import _tls as postgres_tls
 from intervalq_stores.postgres.queues import PostgresStore
 from intervalq_stores.redis import _advice as redis_advice
 from servers import Server
@@ -283,6 +284,20 @@ def test_what_is_near() -> None:
     assert not any(
         map(is_near, ["10.0.0.1", "localhost.example", "example", "0.0.0.0", "::", "fe80::1%eth0"])
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "warns"),
+    [
+        ("127.0.0.1", "10.0.0.7", True),
+        ("", "10.0.0.7", True),
+        ("localhost,localhost", "127.0.0.1,10.0.0.7", True),
+        ("localhost,far.example", "", True),
+        ("localhost", "127.0.0.1", False),
+    ],
+)
+def test_the_address_of_a_postgres_counts_not_only_its_name(host: str, address: str, warns: bool) -> None:
+    assert postgres_tls.may_show_password({"host": host, "hostaddr": address}) == warns
 
 
 # --- what is said of it -------------------------------------------------------------------------------

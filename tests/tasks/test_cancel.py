@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 import anyio
 import pytest
+from anyio import from_thread
 
 from intervalq.errors import ClaimLost, InvalidOption
 from intervalq.tasks import Cancelled, Claim, Task, Tasks
@@ -135,7 +135,7 @@ async def test_what_a_function_does_after_it_was_cancelled_is_not_committed(
     async with handle(store) as tasks, handle(store.line()) as operator:
         began: list[str] = []
         caught: list[str] = []
-        go_on = threading.Event()
+        go_on = anyio.Event()
 
         async def ends(task: Claim) -> object:
             began.append(task.value)
@@ -152,9 +152,13 @@ async def test_what_a_function_does_after_it_was_cancelled_is_not_committed(
                 await task.ack()
             return None
 
+        async def for_ever() -> None:
+            with anyio.CancelScope(shield=True):
+                await go_on.wait()
+
         def blocks(task: Task) -> object:
             began.append(task.value)
-            go_on.wait()
+            from_thread.run(for_ever)
             return tasks.new("after", 1)
 
         tasks.worker("q")(ends)

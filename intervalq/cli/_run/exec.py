@@ -71,8 +71,8 @@ def exec_(
     """Wait for the queue's next slot, then run COMMAND.
 
     However many of these run at once, for example from cron on many machines, their commands start one
-    interval apart. The exit code is that of the command, 75 after --timeout, or 127 if there is no such
-    command.
+    interval apart. The exit code is that of the command; 75 after --timeout; 126 or 127 if the command
+    can't be executed or doesn't exist.
     """
     if not command:
         raise InvalidOption("give the command to run after --, for example: -- echo hello")

@@ -65,7 +65,8 @@ def lock(
     its fencing number in INTERVALQ_FENCE: each later holder has a higher one.
 
     If the lock can't be refreshed in time, COMMAND is ended, with SIGTERM and then SIGKILL, and the exit code
-    is 1. Otherwise the exit code is that of COMMAND, 75 after --timeout, or 127 if there is no such command.
+    is 1. Otherwise it is that of COMMAND; 75 after --timeout; 126 or 127 if COMMAND can't be executed or
+    doesn't exist.
     """
     if not command:
         raise InvalidOption("give the command to run after --, for example: -- echo alone")

@@ -223,7 +223,7 @@ class DocID(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., id: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class DocData(_message.Message):
-    __slots__ = ("namespace", "id", "key", "secondary_key", "content", "created_ms", "modified_ms", "at_ms")
+    __slots__ = ("namespace", "id", "key", "secondary_key", "content", "created_ms", "modified_ms", "at_ms", "by_ms")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +232,7 @@ class DocData(_message.Message):
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_MS_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
+    BY_MS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     id: str
     key: str
@@ -240,7 +241,8 @@ class DocData(_message.Message):
     created_ms: int
     modified_ms: int
     at_ms: int
-    def __init__(self, namespace: _Optional[str] = ..., id: _Optional[str] = ..., key: _Optional[str] = ..., secondary_key: _Optional[str] = ..., content: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., created_ms: _Optional[int] = ..., modified_ms: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+    by_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., id: _Optional[str] = ..., key: _Optional[str] = ..., secondary_key: _Optional[str] = ..., content: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., created_ms: _Optional[int] = ..., modified_ms: _Optional[int] = ..., at_ms: _Optional[int] = ..., by_ms: _Optional[int] = ...) -> None: ...
 
 class DocChange(_message.Message):
     __slots__ = ("old_id", "new_data")
@@ -275,20 +277,22 @@ class Doc(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., id: _Optional[str] = ..., version: _Optional[int] = ..., claimant: _Optional[str] = ..., at_ms: _Optional[int] = ..., key: _Optional[str] = ..., secondary_key: _Optional[str] = ..., content: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., created_ms: _Optional[int] = ..., modified_ms: _Optional[int] = ...) -> None: ...
 
 class DocQuery(_message.Message):
-    __slots__ = ("namespace", "key_start", "key_end", "limit", "omit_values", "ids")
+    __slots__ = ("namespace", "key_start", "key_end", "limit", "omit_values", "ids", "key_exact")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     KEY_START_FIELD_NUMBER: _ClassVar[int]
     KEY_END_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     OMIT_VALUES_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    KEY_EXACT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     key_start: str
     key_end: str
     limit: int
     omit_values: bool
     ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, namespace: _Optional[str] = ..., key_start: _Optional[str] = ..., key_end: _Optional[str] = ..., limit: _Optional[int] = ..., omit_values: bool = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    key_exact: str
+    def __init__(self, namespace: _Optional[str] = ..., key_start: _Optional[str] = ..., key_end: _Optional[str] = ..., limit: _Optional[int] = ..., omit_values: bool = ..., ids: _Optional[_Iterable[str]] = ..., key_exact: _Optional[str] = ...) -> None: ...
 
 class DocClaim(_message.Message):
     __slots__ = ("namespace", "claimant", "key", "duration_ms")

@@ -54,4 +54,6 @@ UNARY: Final = (
 )
 
 STREAM_TASKS: Final[Callable[[Verbs, Any, Caller], AsyncIterator[Message]]] = Verbs.stream_tasks
-"""The one method whose answer is a stream: `StreamTasks`, and GET /api/v0/tasks/stream."""
+"""The one method whose answer is a stream: `StreamTasks`."""
+STREAM_PATH: Final = "/api/v0/tasks/stream"
+"""Where HTTP has it, by GET."""

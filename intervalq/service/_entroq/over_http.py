@@ -17,7 +17,7 @@ from starlette.routing import Route
 from intervalq.errors import IntervalqError
 from intervalq.service._access import Access
 from intervalq.service._entroq import entroq_pb2 as pb
-from intervalq.service._entroq.methods import STREAM_TASKS, UNARY, Method
+from intervalq.service._entroq.methods import STREAM_PATH, STREAM_TASKS, UNARY, Method
 from intervalq.service._entroq.model import details_of, whole
 from intervalq.service._entroq.values import MAX_VALUES
 from intervalq.service._entroq.verbs import Verbs
@@ -35,7 +35,7 @@ def routes(verbs: Verbs, access: Access | None) -> list[Route]:
         Route(method.http[1], _endpoint(verbs, access, method), methods=[method.http[0]], name=method.name)
         for method in UNARY
     ]
-    stream = Route("/api/v0/tasks/stream", _stream(verbs, access), methods=["GET"], name="StreamTasks")
+    stream = Route(STREAM_PATH, _stream(verbs, access), methods=["GET"], name="StreamTasks")
     return [*unary, stream]
 
 
@@ -122,12 +122,18 @@ def _fill(message: Message, items: list[tuple[str, str]]) -> None:
         field = _field(descriptor, last)
         if field.message_type is not None:
             raise ValueError(f"{name} has fields of its own")
-        given: bool | str = value == "true" if field.type == FieldDescriptor.TYPE_BOOL else value
+        given = _truth(name, value) if field.type == FieldDescriptor.TYPE_BOOL else value
         if field.is_repeated:
             inner.setdefault(last, []).append(given)
         else:
             inner[last] = given
     json_format.ParseDict(fields, message)
+
+
+def _truth(name: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ValueError(f"{name} is true or false")
+    return value == "true"
 
 
 def _field(descriptor: Any, name: str) -> FieldDescriptor:  # noqa: ANN401 - Descriptor has two implementations

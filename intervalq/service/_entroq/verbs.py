@@ -4,46 +4,31 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import replace
 from typing import Final, NamedTuple
-
-from google.protobuf.message import Message
 
 from intervalq.errors import DependencyError
 from intervalq.service._access import Anybody, Caller, need
+from intervalq.service._entroq import docs
 from intervalq.service._entroq import entroq_pb2 as pb
+from intervalq.service._entroq.changes import Changes, dependency, done
 from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
 from intervalq.service._entroq.claims import Claims, shown
-from intervalq.service._entroq.model import MILLISECOND, at_of, detail, span_of, stats_of, task_of
-from intervalq.service._entroq.values import Values
+from intervalq.service._entroq.model import MILLISECOND, stats_of, task_of
+from intervalq.service._entroq.namespaces import Namespaces
 from intervalq.service._entroq.waiting import Waiting
 from intervalq.service._large import COUNTED, LARGE, Answers, away, size_of
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._tasks_access import check_modify
 from intervalq.store import wall_clock
-from intervalq.tasks._claim.values import error_text, insert, queue_name, text
-from intervalq.tasks.rules import (
-    SECOND,
-    Change,
-    Count,
-    Delete,
-    Depend,
-    Insert,
-    Modified,
-    Modify,
-    QueueStats,
-    Row,
-    Select,
-)
+from intervalq.tasks._claim.values import queue_name, text
+from intervalq.tasks._handle.operations import queues_of_tasks
+from intervalq.tasks.rules import SECOND, Count, QueueStats, Row, Select
 from intervalq.tasks.store import MAX_ROWS, TaskStore
 
 _LEASE: Final = 30 * SECOND
 """EntroQ's usual claim, for a request that names none."""
 _WAITED: Final = 100
 """The most queues that a claim may wait for."""
-_MAX_ATTEMPT: Final = 1_000_000_000
-_TOLD: Final = 300
-"""The maximum number of characters in the text of an error, whose details name the tasks."""
 _REMEMBERED: Final = 10_000
 _MAX_SHOWN: Final = 10_000
 """The maximum number of tasks or queues in an answer, because it is one message."""
@@ -58,6 +43,8 @@ class Verbs:
         self._store, self._clock = store, clock
         self.answers = Answers() if answers is None else answers
         self._claimants = Claimants(store)
+        self._namespaces = Namespaces(store, self.answers, clock)
+        self._changes = Changes(store, self._namespaces, clock)
         self._inserters: OrderedDict[str, str] = OrderedDict()
         self._claims = Claims(store, self._claimants)
         self.waiting = Waiting(store, self._claims.give_back)
@@ -98,11 +85,7 @@ class Verbs:
                 Code.INVALID_ARGUMENT, f"a claim needs a claimant_id and 1 to {MAX_ROWS} queues to claim from"
             )
         queues = tuple(sorted({*map(queue_name, request.queues)}))
-        lease = request.duration_ms * MILLISECOND or _LEASE
-        if not 0 < lease <= LONGEST:
-            raise Refusal(
-                Code.INVALID_ARGUMENT, f"duration_ms={request.duration_ms} is not a time of up to an hour"
-            )
+        lease = _lease(request.duration_ms)
         await need(caller, [("claim", queue) for queue in queues], request.claimant_id)
         return caller.claimant(request.claimant_id), queues, lease
 
@@ -110,36 +93,18 @@ class Verbs:
 
     async def modify(self, request: pb.ModifyRequest, caller: Caller) -> pb.ModifyResponse:
         """Inserts, changes, deletes and depends: all or nothing."""
-        _refuse_docs(request)
         claimant = caller.claimant(request.claimant_id)
-        command = await away(request.ByteSize() > LARGE, self._command, request, session_of(claimant))
+        command = await away(request.ByteSize() > LARGE, self._changes.command, request, claimant)
         try:
             await check_modify(self._store, command, caller, request.claimant_id)
             if command.session and any(change.keep for change in command.changes):
                 await self._claimants.session(claimant)
-            modified = await self._modify(command)
+            modified = await self._changes.apply(command, claimant)
         except DependencyError as error:
-            raise _dependency(error, request) from error
+            raise dependency(error, request) from error
         self.waiting.notify({row.queue for row in (*modified.inserted, *modified.changed)})
         self._remember(modified.inserted, request.claimant_id)
-        return await away(request.ByteSize() > LARGE, _done, modified, request.claimant_id)
-
-    def _command(self, request: pb.ModifyRequest, session: str) -> Modify:
-        """What a request asks of the store."""
-        count = len(request.inserts) + len(request.changes) + len(request.deletes) + len(request.depends)
-        if count > MAX_ROWS:
-            raise Refusal(Code.INVALID_ARGUMENT, f"a change has at most {MAX_ROWS} parts, not {count}")
-        values = Values()
-        command = Modify(
-            session=session,
-            inserts=tuple([_insert(one, values) for one in request.inserts]),
-            changes=tuple([self._change(one, values) for one in request.changes]),
-            deletes=tuple([Delete(text("id", one.id), one.version) for one in request.deletes]),
-            depends=tuple([Depend(text("id", one.id), one.version) for one in request.depends]),
-        )
-        if count > 1 and len({one.id for part in _parts(command) for one in part}) < count:
-            raise Refusal(Code.INVALID_ARGUMENT, "a change names one task twice: name each task once")
-        return command
+        return await away(request.ByteSize() > LARGE, done, modified, request.claimant_id)
 
     def _remember(self, rows: tuple[Row, ...], claimant: str) -> None:
         """Note who has inserted tasks: the protocol shows that as the claimant until a task is touched.
@@ -150,53 +115,6 @@ class Verbs:
             self._inserters[row.id] = claimant
         while len(self._inserters) > _REMEMBERED:
             self._inserters.popitem(last=False)
-
-    async def _modify(self, command: Modify) -> Modified:
-        """Do a change. Renewals of tasks that the caller hasn't claimed only set the time, as in EntroQ."""
-        try:
-            return await self._store.apply(command)
-        except DependencyError as error:
-            kept = {change.id for change in command.changes if change.keep} & {*error.claims}
-            if not kept or error.inserts or error.changes or error.deletes or error.depends:
-                raise
-            rows = {row.id: row for row in await self._store.apply(Select(ids=tuple(kept)))}
-            now = self._clock()
-            if any(row.is_held(now) and row.session != command.session for row in rows.values()):
-                raise
-            changes = tuple(
-                replace(change, keep=False, at=now + (change.lease or 0), lease=None)
-                if change.id in kept
-                else change
-                for change in command.changes
-            )
-            return await self._store.apply(replace(command, changes=changes))
-
-    def _change(self, change: pb.TaskChange, values: Values) -> Change:
-        """A change of all fields, as EntroQ has it. Until a time ahead the caller keeps its claim."""
-        old, new = change.old_id, change.new_data
-        ahead = self._ahead(new)
-        if change.mode == pb.CHANGE_LEASE:
-            timed = Change(text("id", old.id), old.version)
-        else:
-            timed = Change(
-                text("id", old.id),
-                old.version,
-                queue=queue_name(new.queue),
-                json=values.json_of(new.value),
-                attempt=_attempt(new.attempt),
-                error=error_text(new.err),
-            )
-        if ahead is None:
-            return replace(timed, delay=0)
-        moves = old.queue and timed.queue not in (old.queue, None)
-        if moves or ahead > LONGEST:  # then nobody has claimed it
-            return replace(timed, delay=ahead)
-        return replace(timed, keep=True, lease=ahead)
-
-    def _ahead(self, data: pb.TaskData) -> int | None:
-        """How far ahead a time lies, in microseconds; None: it is now, or past."""
-        ahead = span_of(data.by_ms) if data.by_ms else (at_of(data.at_ms) or 0) - self._clock()
-        return ahead if ahead > 0 else None
 
     # --- looks ---------------------------------------------------------------------------------------
 
@@ -269,7 +187,7 @@ class Verbs:
         # Those that the caller may not read don't count.
         asked = limit if isinstance(caller, Anybody) else None
         names, prefixes = _few("match_exact", request.match_exact), _few("match_prefix", request.match_prefix)
-        found = await self._store.apply(Count(names, prefixes, asked))
+        found = await queues_of_tasks(self._store.apply, Count(names, prefixes, asked))
         readable = await _readable(caller, {one.name for one in found})
         return [one for one in found if one.name in readable][:limit]
 
@@ -280,12 +198,45 @@ class Verbs:
 
     # --- docs ----------------------------------------------------------------------------------------
 
-    async def docs(self, request: Message, caller: Caller) -> Message:
-        """Refused: this service has tasks only."""
-        del request, caller
-        raise _no_docs()
+    async def docs(self, request: pb.DocsRequest, caller: Caller) -> pb.DocsResponse:
+        """Docs of a namespace by their keys, or those with these ids."""
+        query = request.query
+        queue = docs.queue_of(query.namespace)
+        limit = min(_count("limit", query.limit) or _MAX_SHOWN, _MAX_SHOWN)
+        ids = _few("ids", [docs.row_id(query.namespace, one) for one in query.ids])
+        values = not query.omit_values
+        await need(caller, [("read", queue)])
+        async with self.answers.making(ids):
+            if ids:
+                rows = await self._namespaces.of_ids(ids, values)
+            else:
+                rows = await self._namespaces.of_keys(queue, docs.range_of(query), limit, values)
+            return await away(size_of(rows) > LARGE, _docs, rows, values)
 
-    claim_docs = namespace_stats = docs
+    async def claim_docs(self, request: pb.ClaimDocsRequest, caller: Caller) -> pb.ClaimDocsResponse:
+        """Claim all docs of a key, or none if another claimant has one of them."""
+        query = request.claim_query
+        queue = docs.queue_of(query.namespace)
+        if not session_of(query.claimant):
+            raise Refusal(Code.INVALID_ARGUMENT, "a claim needs a claimant")
+        lease = _lease(query.duration_ms)
+        await need(caller, [("claim", queue)], query.claimant)
+        async with self.answers.making():
+            try:
+                rows = await self._namespaces.claim(queue, query.key, caller.claimant(query.claimant), lease)
+            except DependencyError as error:
+                raise dependency(error) from error
+            found = await away(size_of(rows) > LARGE, _docs, rows, True)
+        return pb.ClaimDocsResponse(docs=found.docs)
+
+    async def namespace_stats(self, request: pb.NamespacesRequest, caller: Caller) -> pb.NamespacesResponse:
+        """The namespaces that have docs, with their numbers."""
+        limit = min(_count("limit", request.limit) or _MAX_SHOWN, _MAX_SHOWN)
+        names, prefixes = _few("match_exact", request.match_exact), _few("match_prefix", request.match_prefix)
+        found = await self._namespaces.stats(names, prefixes)
+        readable = await _readable(caller, {one.name for one in found})
+        stats = [docs.stats_of(one) for one in found if one.name in readable]
+        return pb.NamespacesResponse(namespaces=stats[:limit])
 
 
 class Look(NamedTuple):
@@ -308,31 +259,13 @@ class Look(NamedTuple):
             row
             for row in rows
             if row.queue in readable
+            and not docs.is_doc(row.queue)
             and (not self.mine or row.session == self.mine or not row.is_held(self.now))
         ]
 
 
 async def _readable(caller: Caller, queues: set[str]) -> set[str]:
     return queues - {queue for _, queue in await caller.denied({("read", queue) for queue in queues}, "")}
-
-
-def _no_docs() -> Refusal:
-    return Refusal(Code.UNIMPLEMENTED, "this service has no docs: keep such data in a database of your own")
-
-
-def _refuse_docs(request: pb.ModifyRequest) -> None:
-    if request.doc_inserts or request.doc_changes or request.doc_deletes or request.doc_depends:
-        raise _no_docs()
-
-
-def _insert(data: pb.TaskData, values: Values) -> Insert:
-    return insert(data.queue, None, id=data.id or None)._replace(
-        json=values.json_of(data.value),
-        at=None if data.by_ms else at_of(data.at_ms),
-        delay=max(0, span_of(data.by_ms)),
-        attempt=_attempt(data.attempt),
-        error=error_text(data.err),
-    )
 
 
 def _few(what: str, texts: Iterable[str]) -> tuple[str, ...]:
@@ -349,40 +282,19 @@ def _few(what: str, texts: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def _attempt(value: int) -> int:
-    if not 0 <= value <= _MAX_ATTEMPT:
-        raise Refusal(Code.INVALID_ARGUMENT, f"attempt={value} is out of range: give 0 to {_MAX_ATTEMPT:,}")
-    return value
-
-
 def _count(what: str, value: int) -> int:
     if value < 0:
         raise Refusal(Code.INVALID_ARGUMENT, f"{what}={value} is below 0")
     return value
 
 
-def _parts(command: Modify) -> Iterable[Iterable[Insert | Change | Delete | Depend]]:
-    return command.inserts, command.changes, command.deletes, command.depends
+def _lease(duration_ms: int) -> int:
+    """How long a claim lasts, in microseconds."""
+    lease = duration_ms * MILLISECOND or _LEASE
+    if not 0 < lease <= LONGEST:
+        raise Refusal(Code.INVALID_ARGUMENT, f"duration_ms={duration_ms} is not a time of up to an hour")
+    return lease
 
 
-def _done(modified: Modified, claimant: str) -> pb.ModifyResponse:
-    """The answer to a change."""
-    return pb.ModifyResponse(
-        inserted=[shown(row, inserter=claimant) for row in modified.inserted],
-        changed=[shown(row) for row in modified.changed],
-    )
-
-
-def _dependency(error: DependencyError, request: pb.ModifyRequest) -> Refusal:
-    asked = {one.id: one for one in (*request.deletes, *request.depends)}
-    asked |= {change.old_id.id: change.old_id for change in request.changes}
-    new = {one.id: pb.TaskID(id=one.id, queue=one.queue) for one in request.inserts}
-    details = [
-        pb.ModifyDep(type=pb.DETAIL, msg=f"{error}"[:_TOLD]),
-        *detail(pb.INSERT, error.inserts, new),
-        *detail(pb.CHANGE, error.changes, asked),
-        *detail(pb.DELETE, error.deletes, asked),
-        *detail(pb.DEPEND, error.depends, asked),
-        *detail(pb.CLAIM, error.claims, asked),
-    ]
-    return Refusal(Code.NOT_FOUND, str(error), details)
+def _docs(rows: Iterable[Row], values: bool) -> pb.DocsResponse:
+    return pb.DocsResponse(docs=[docs.doc_of(row, content=values) for row in rows])

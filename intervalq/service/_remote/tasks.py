@@ -13,7 +13,7 @@ from intervalq.service._large import LARGE, Answers, away
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights
 from intervalq.service._tasks_access import check_modify, of_parts, queues_of
-from intervalq.tasks._claim.values import queue_name, refuse_deep, text
+from intervalq.tasks._claim.values import queue_name, refuse_deep, task_id, text
 from intervalq.tasks._spec.commands import waiters_of
 from intervalq.tasks.rules import (
     Acquire,
@@ -218,7 +218,7 @@ def _check(command: Command[Any]) -> None:
             raise InvalidTask("a change names one task twice: name each task once")
         queues = [*(one.queue for one in inserts), *(one.queue for one in command.changes)]
         for insert in inserts:
-            text("id", insert.id)
+            task_id(insert.id)
             for what, value in (("key", insert.key), ("dedupe_key", insert.dedupe)):
                 if value is not None:
                     text(what, value)

@@ -102,8 +102,8 @@ def used_again(spark: SparkSession, starts: DataFrame, restarts: Restarts) -> Da
 def misplaced(slots: Iterable[Slot], line: Iterable[Slot]) -> Iterator[tuple[int, int, float]]:
     """The slots whose ticket belongs to another slot: all but one of each ticket's.
 
-    A ticket belongs where it is between its neighbours; if it is in several such places or in none, to the
-    first. Of one slot that has two rows, either is the other.
+    A ticket belongs to the slot where it lies between the tickets of its neighbours; if there are several
+    such slots, or none, to the first one. Rows with the same instant are of the same slot.
 
     Args:
         slots: those of all tickets that have several.

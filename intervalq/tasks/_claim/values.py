@@ -14,7 +14,7 @@ from intervalq._spec.codec import Codec
 from intervalq._spec.strict_json import writer
 from intervalq.errors import InvalidName, InvalidOption, InvalidTask, short
 from intervalq.rules import FOREVER
-from intervalq.tasks._spec.ids import PLAIN, new_id
+from intervalq.tasks._spec.ids import DOCS, PLAIN, new_id
 from intervalq.tasks._spec.outcome import living_queue
 from intervalq.tasks.rules import DAY, HIGHEST, SECOND, Insert
 
@@ -68,8 +68,19 @@ def text(what: str, value: object) -> str:
     return value
 
 
+def task_id(value: object) -> str:
+    """The id of a task, unchanged: text that begins otherwise than the ids of docs.
+
+    Raises:
+        InvalidTask: `value` is not such text.
+    """
+    if (known := text("id", value)).startswith(DOCS):
+        raise InvalidTask(f"id={short(value)} can't be used: ids that begin with {DOCS!r} are those of docs")
+    return known
+
+
 def _own_id(value: str) -> str:
-    if text("id", value).startswith(PLAIN):
+    if task_id(value).startswith(PLAIN):
         raise InvalidTask(
             f"id={short(value)} can't be used: ids that begin with {PLAIN!r} are reserved for plain tasks"
         )

@@ -68,8 +68,8 @@ class Ended(Operations):
         """What the function of a kept task returned; waits until the task has ended.
 
         None also if it returned nothing, or changes. In memory, on Postgres without a pooler, Redis and
-        Valkey, the store tells when the task has ended, and is asked once in 5 s besides; elsewhere it is
-        asked after 20 ms, then ever more seldom, up to a second.
+        Valkey, the store notifies when the task has ended, and is also asked every 5 s; elsewhere it is asked
+        after 20 ms, then less and less often, at last once a second.
 
         Args:
             id: the task's id.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import EllipsisType
 from typing import Final
 
@@ -11,6 +12,7 @@ from intervalq.errors import InvalidOption, short
 from intervalq.tasks._claim import values as _values
 from intervalq.tasks._claim.task import Task
 from intervalq.tasks._handle.worker_session import WorkerSession, session_of
+from intervalq.tasks._spec.ids import DOCS
 from intervalq.tasks._worker.workers import Workers
 from intervalq.tasks.rules import Cancel, Cancelled, Count, QueueStats, Select, Sessions
 from intervalq.tasks.store import MAX_ROWS
@@ -57,7 +59,7 @@ class Operations(Workers):
         """
         most = None if limit is None else whole("limit", limit, 0, 1 << 40)
         prefixes = (prefix,) if prefix else ()
-        return list(await self._apply(Count(names=names, prefixes=prefixes, limit=most)))
+        return await queues_of_tasks(self._apply, Count(names=names, prefixes=prefixes, limit=most))
 
     async def sessions(self) -> list[WorkerSession]:
         """The worker processes that the store knows, by start."""
@@ -87,3 +89,15 @@ class Operations(Workers):
                     f"{short(id_)} is not the id of a task: cancel(*ids) cancels those of a list"
                 )
         return await self._apply(Cancel(tuple(ids)))
+
+
+async def queues_of_tasks(
+    apply: Callable[[Count], Awaitable[tuple[QueueStats, ...]]], command: Count
+) -> list[QueueStats]:
+    """The queues that have tasks, without those of docs, which a service keeps for clients of EntroQ."""
+    found = await apply(command)
+    queues = [one for one in found if not one.name.startswith(DOCS)]
+    if len(queues) == len(found) or command.limit is None:
+        return queues
+    every = await apply(replace(command, limit=None))
+    return [one for one in every if not one.name.startswith(DOCS)][: command.limit]

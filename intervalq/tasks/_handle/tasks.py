@@ -187,7 +187,7 @@ class Tasks(Scheduling):
         return dict(modified.existing).get(part.id, part.id)
 
     async def batch(self, parts: Iterable[Insert], follow_up: Insert) -> str:
-        """Insert tasks, and one that is free once all of them have ended; returns the id of that one.
+        """Insert tasks, and their follow-up, which is free once all of them have ended; returns its id.
 
         A task has ended when it is done, cancelled or deleted, or goes to a dead-letter queue; not while it
         moves on to other queues. A dead-letter task that is put back doesn't count again.

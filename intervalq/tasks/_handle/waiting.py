@@ -21,7 +21,8 @@ _LAST_POLL: Final = 1.0
 
 _CHECKS: Final = (0.1, 1.0)
 _LAST_CHECK: Final = 5.0
-"""The same for one that is. A store may miss a moment at the start; later, a task may have left nothing."""
+"""The same for one that is: a store may miss an end while it begins to listen, and later, a task may end
+without an outcome."""
 
 _UNHEARD: Final = 10
 """After how many looks a caller that can't be notified at present tries again to listen."""

@@ -37,7 +37,7 @@ class Stored:
     """The task of each occurrence, apart from its id."""
     misfire: Misfire
     grace: int | None
-    """How late an occurrence may be inserted, in microseconds; None: as late as it likes."""
+    """How late an occurrence may be inserted, in microseconds; None: without limit."""
     through: int | None = None
     """The watermark: occurrences up to it are decided. None: up to the creation of the row; `CHANGED`: up to
     its `at`, which a change of the times, or the end of a pause, has set to the store's clock."""

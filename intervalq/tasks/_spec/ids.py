@@ -10,6 +10,9 @@ from typing import Final
 PLAIN: Final = "plain-"
 """The prefix of plain tasks' ids, which say where the task is; a task keeps its id if it becomes ordinary."""
 
+DOCS: Final = "docs#"
+"""The prefix of the queues and ids of docs, see `service._entroq.docs`: nothing else can have such a name."""
+
 _POOL: Final = 512
 
 

@@ -63,19 +63,24 @@ def settings(connection: Any) -> Mapping[str, str]:  # noqa: ANN401 - one that i
 
 def may_show_password(given: Mapping[str, str]) -> bool:
     """Whether a password may travel to another machine in clear text."""
-    hosts = given.get("host", "").split(",")
-    return given.get("sslmode", "prefer") in WEAK and not all(map(is_near, hosts))
+    return given.get("sslmode", "prefer") in WEAK and not _is_near(given)
 
 
 def way(connection: Any) -> tuple[str, str]:  # noqa: ANN401 - as above
     """A rating of an open connection's security."""
     given = settings(connection)
     return rated(
-        near=all(map(is_near, given.get("host", "").split(","))),
+        near=_is_near(given),
         encrypted=connection.ssl_in_use and given.get("sslmode", "prefer") not in WEAK,
         checked=given.get("sslmode") == "verify-full",
         remedy=REMEDY,
     )
+
+
+def _is_near(given: Mapping[str, str]) -> bool:
+    """Whether all servers are on this machine, by names and, if given, by addresses."""
+    places = [*given.get("host", "").split(","), *given.get("hostaddr", "").split(",")]
+    return all(map(is_near, places))
 
 
 def rights(role: str, *, superuser: bool) -> tuple[str, str]:

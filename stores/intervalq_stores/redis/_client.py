@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from ssl import VerifyFlags
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from anyio import to_thread
 
-from intervalq.errors import BackendUnsupported, InvalidOption, MissingExtra
+from intervalq.errors import BackendUnsupported, CorruptState, InvalidOption, MissingExtra
 from intervalq.store import shown_url
 from intervalq_stores._transport import is_near, warn_of_password
 from intervalq_stores.redis._advice import TLS, host_of, is_encrypted, rights, way
@@ -70,6 +70,45 @@ class Client:
     async def safety(self) -> list[tuple[str, str]]:
         """Ratings of the connection to the server, and of the rights of this user."""
         return [way(self._url), await rights(self, None)]
+
+    async def keys(self, pattern: str) -> AsyncIterator[bytes]:
+        """All keys of all servers that match, a thousand at a time; some may come twice."""
+        for node in await self.nodes():
+            cursor = b"0"
+            while True:
+                part = await self.call("SCAN", cursor.decode(), "MATCH", pattern, "COUNT", "1000", node=node)
+                with self.expected("SCAN"):
+                    cursor, keys = part
+                    if not all(isinstance(each, bytes) for each in (cursor, *keys)):
+                        raise TypeError
+                for key in keys:
+                    yield key
+                if cursor == b"0":
+                    break
+
+    async def info(self, *section: str, node: Address = None) -> str:
+        """What a server says of itself.
+
+        Raises:
+            Unauthorized: this user may not ask.
+        """
+        text = await self.call("INFO", *section, node=node)
+        with self.expected("INFO"):
+            return str(text.decode(errors="replace"))
+
+    @contextmanager
+    def expected(self, what: str) -> Iterator[None]:
+        """A context that reads an answer, which anything may have sent that listens there.
+
+        Raises:
+            CorruptState: it has another form.
+        """
+        try:
+            yield
+        except (ValueError, TypeError, AttributeError, LookupError):
+            raise CorruptState(
+                self.url, f"the answer to {what} can't be read: is this a Redis or Valkey?"
+            ) from None
 
     @asynccontextmanager
     async def messages(self, channel: str) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:

@@ -61,17 +61,8 @@ class RedisLedgerStore:
 
     async def names(self) -> list[str]:
         """See `LedgerStore.names`. Looks at all keys of the server, a thousand at a time."""
-        found: set[str] = set()
-        for node in await self._server.nodes():
-            cursor = "0"
-            while True:
-                command = ("SCAN", cursor, "MATCH", _key("*", "meta"), "COUNT", "1000")
-                at, keys = await self._server.call(*command, node=node)
-                found.update(match[1].decode() for match in map(_NAME.fullmatch, keys) if match)
-                cursor = at.decode()
-                if cursor == "0":
-                    break
-        return sorted(found)
+        matches = [_NAME.fullmatch(key) async for key in self._server.keys(_key("*", "meta"))]
+        return sorted({match[1].decode() for match in matches if match})
 
     async def aclose(self) -> None:
         """See `LedgerStore.aclose`."""

@@ -100,37 +100,33 @@ class RedisStore:
         self, names: Collection[str] | None = None, now: int | None = None
     ) -> StoredSchedules:
         """See `Scheduling.read_schedules`."""
-        at, found = await self._schedules("read", now, "" if names is None else json.dumps([*names]))
-        texts = [part.decode() for part in found]
-        return StoredSchedules(int(at), dict(zip(texts[::2], texts[1::2], strict=True)))
+        reply = await self._schedules("read", now, "" if names is None else json.dumps([*names]))
+        with self._server.expected("a script"):
+            at, found = reply
+            texts = [part.decode() for part in found]
+            return StoredSchedules(int(at), dict(zip(texts[::2], texts[1::2], strict=True)))
 
     async def swap_schedule(
         self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
     ) -> Swapped:
         """See `Scheduling.swap_schedule`."""
-        at, done, stored = await self._schedules("swap", now, name, known or "", text or "", str(earliest))
-        return Swapped(bool(done), int(at), stored.decode() or None)
+        reply = await self._schedules("swap", now, name, known or "", text or "", str(earliest))
+        with self._server.expected("a script"):
+            at, done, stored = reply
+            return Swapped(bool(done), int(at), stored.decode() or None)
 
-    async def _schedules(self, op: str, now: int | None, *arguments: str) -> list[Any]:
+    async def _schedules(self, op: str, now: int | None, *arguments: str) -> Any:  # noqa: ANN401 - not read yet
         clock = "" if now is None else str(now)
         asked = ("1", _SCHEDULES, op, clock, *arguments)
         reply, _ = await self._server.run(_SCHEDULES, script("schedules.lua"), *asked)
-        return list(reply)
+        return reply
 
     async def names(self) -> list[str]:
         """See `Store.names`."""
-        found: set[str] = set()
-        for node in await self._server.nodes():
-            cursor = "0"
-            while True:
-                command = ("SCAN", cursor, "MATCH", _key("*"), "COUNT", "1000")
-                at, keys = await self._server.call(*command, node=node)
-                matches = filter(None, map(_RECORD.fullmatch, keys))
-                found.update(":".join(part.decode() for part in match.groups() if part) for match in matches)
-                cursor = at.decode()
-                if cursor == "0":
-                    break
-        return sorted(found)
+        matches = [_RECORD.fullmatch(key) async for key in self._server.keys(_key("*"))]
+        return sorted(
+            {":".join(part.decode() for part in match.groups() if part) for match in matches if match}
+        )
 
     def wakeups(self, queue: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
         """See `Waking.wakeups`."""
@@ -146,7 +142,7 @@ class RedisStore:
         for node in await self._server.nodes():
             name = "the server" if node is None else f"{node[0]}:{node[1]}"
             try:
-                text = (await self._server.call("INFO", node=node)).decode(errors="replace")
+                text = await self._server.info(node=node)
             except Unauthorized:
                 found.append(
                     ("warning", f"nothing is known about {name}: this user may not use INFO; allow it")

@@ -111,9 +111,10 @@ class RedisTaskStore:
             chance = str(random.getrandbits(31))
             sent = (str(len(declared)), *declared, name, clock, chance, self._cluster, *arguments)
             reply, _ = await self._server.run(keys[0], _script(name), *sent)
-            if reply[0] != _NEEDS_DAYS:
-                return cast("list[Any]", reply)
-            known = tuple(dict.fromkeys((*reply[1:], *known)))
+            with self._server.expected("a script"):
+                if reply[0] != _NEEDS_DAYS:
+                    return cast("list[Any]", reply)
+                known = tuple(dict.fromkeys((*map(int, reply[1:]), *known)))
             self._days[name] = known[: max(_KNOWN_DAYS, len(reply) - 1)]
         raise StoreUnavailable(self.url, "the days of the outcomes to write changed again and again")
 
@@ -145,7 +146,7 @@ class RedisTaskStore:
     async def advice(self) -> list[tuple[str, str]]:
         """The report for `doctor`: pairs of `ok`, `warning` or `error`, and a sentence."""
         try:
-            text = (await self._server.call("INFO", "memory")).decode(errors="replace")
+            text = await self._server.info("memory")
         except Unauthorized:
             return [("warning", "it is unknown whether tasks may be evicted: this user may not use INFO")]
         policy = next(

@@ -23,7 +23,7 @@ PATIENCE: Final = 5.0
 LOOKING: Final = 60.0
 """Seconds that a look at many tasks may take."""
 _PROCESSES: Final = set[int]()
-"""Those that have used gRPC: this one, and those that it was forked from, in which gRPC's threads are."""
+"""The processes that have used gRPC: this one, and those from which it was forked, which have its threads."""
 
 
 class Client:

@@ -74,9 +74,9 @@ def _wait(seen: Observer, process: Process, begin: float, end: float) -> bool:
 def left_over(seen: Observer, plan: Plan) -> Findings:
     """When nobody waits any more, the last ticket of a queue is given back, so that its slot is free.
 
-    Not if a job began late, too close to that slot: nobody may use it then.
+    Not if a job began late, too close to that slot: nobody may use it then. Nor if the thread of a job has it
+    when its handle is closed.
     """
-    del plan
     if not seen.history or (last := seen.history[-1][2]) is None or seen.losses or seen.copies:
         return
     slot = seen.trace.name(last.generation), last.ticket
@@ -84,7 +84,7 @@ def left_over(seen: Observer, plan: Plan) -> Findings:
         return
     for process, taken in seen.taken.items():
         is_missed = any(miss.slot == slot and miss.process is process for miss in seen.misses)
-        is_over = is_missed or _is_covered(seen, process, slot)
+        is_over = is_missed or _is_covered(seen, plan, process, slot)
         if slot in taken and not is_over and not seen.failures[process] and process not in seen.died:
             yield seen.accounts[process].at, f"ticket {last.ticket} is of {process.name}, which has no job"
 
@@ -107,10 +107,16 @@ def given_back(seen: Observer, plan: Plan) -> Findings:
                         yield at, f"{process.name} gives ticket {slot[1]} back, too close to {named(start)}"
 
 
-def _is_covered(seen: Observer, process: Process, slot: tuple[str, int]) -> bool:
-    """Whether a job of the process began too close to a slot that was granted to it, or later."""
+def _is_covered(seen: Observer, plan: Plan, process: Process, slot: tuple[str, int]) -> bool:
+    """Whether a job of the process began too close to a slot granted to it, or its thread kept that."""
+    known, grants = Starts(seen, plan), seen.grants.get(slot, ())[-1:]
+    closed, jobs = seen.closed.get(process), [job for job in seen.jobs if job.process is process]
+    if closed is not None and any(since <= closed <= until for job in jobs for since, until in job.in_hand):
+        return True
     return any(
-        start.job.process is process and start.at > grant.slot + grant.latest - grant.settings.interval / 1e6
-        for grant in seen.grants.get(slot, ())[-1:]
+        start.job.process is process
+        and start.at + 2 * known.error(grant.at, start)
+        > grant.slot + grant.latest - grant.settings.interval / 1e6
+        for grant in grants
         for start in seen.starts
     )

@@ -186,12 +186,20 @@ def places(seen: Observer, plan: Plan) -> Findings:
 def holds(seen: Observer, plan: Plan) -> Findings:
     """While the queue is held, only jobs with an earlier grant begin, and soon.
 
-    So no slot is granted long before it comes.
+    So no slot is granted long before it comes, unless a later one was granted before: that one stays where it
+    is in a hold, so the slots before it must, too.
     """
     for start in seen.starts:
         for grant in start.grants[-1:]:
             ahead = _lead(seen, start.job.process, start.at) + grant.notice + _late(seen, plan, start)
             unclear = (seen.limited and grant.unaware) or _outlived(seen, start)
+            later = (
+                each
+                for (name, ticket), all_ in seen.grants.items()
+                if name == start.record and ticket > start.ticket
+                for each in all_[:1]
+            )
+            unclear = unclear or any(each.at < grant.at and each.slot > grant.slot for each in later)
             if grant.slot > grant.at + ahead and not unclear:
                 yield start.at, f"{named(start)} was granted {grant.slot - grant.at:.6f} s before its slot"
     for begin, length in seen.holds:
@@ -280,8 +288,7 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
 
     Judged if nothing obstructed the process, and its round trips are shorter than the interval. Tickets that
     others took before its own are used first: up to `lookahead` of each, and as many again that they take
-    while its request is in flight. A process that wakes too late for its slot waits again; so does
-    a thread.
+    while its request is in flight. A process that wakes too late for its slot waits again.
     """
     if any([seen.holds, seen.changes, seen.losses, seen.steps, seen.reclaims, seen.limited]):
         return
@@ -300,7 +307,7 @@ def fairness(seen: Observer, plan: Plan) -> Findings:
         ):
             continue
         lost = _lost_last(seen, process, start.at, lateness[process.name])
-        first = max(start.job.added, before, lost, start.job.came_late_at)
+        first = max(start.job.added, before, lost)
         # A stalled process is too late for its slots and waits again; it may see that without a request.
         if any(who is process and since < start.at and until > first for since, until, who in seen.stalls):
             continue

@@ -25,6 +25,9 @@ _SOON: Final = 0.01
 _STEPS: Final = 1e-3
 """The time that some steps of a process take whose time passes in them, in seconds."""
 
+_DRIVER: Final = 0.01
+"""For how long a driver is busy with a message at most, in seconds: see `Mix.measured`."""
+
 _TRIPS: Final = 12
 """The round trips in which a process can learn the store's clock, take a ticket and request its grant."""
 
@@ -110,7 +113,9 @@ def _answered(seen: Observer, answer: Refusal, queues: WaitQueues) -> Findings:
             yield at, f"{what}, and the store {'had' if heard else 'had not'} answered"
         return
     if after is None:
-        if not any(outlook.is_open for outlook in outlooks):
+        # A lease that has lapsed since the last answer may also have been renewed.
+        was_full = state is not None and state.held_since is not None and state.full
+        if not was_full and not any(outlook.is_open for outlook in outlooks):
             yield at, f"{what}, and the hold ends by itself"
         return
     if not outlooks:
@@ -173,9 +178,11 @@ def joins(seen: Observer, plan: Plan) -> Findings:
     """Without faults, a process whose first job waits soon asks for a ticket if it has none."""
     if not _is_calm(seen, plan):
         return
-    queues = WaitQueues(seen, plan)
+    queues, planned = WaitQueues(seen, plan), {each.name: each for each in plan.processes}
     for job in seen.jobs:
-        at = job.added + _TRIPS * _slowest(seen, job.process) + _SOON
+        process = planned[job.process.name]
+        at = max(job.added, process.starts or 0.0) + _SOON + 4 * _DRIVER
+        at += _TRIPS * (_slowest(seen, job.process) + process.busy)
         if job.plan.timeout is None or not waits(job, at) or job.process.name in _late(plan):
             continue
         takes = [
@@ -219,11 +226,35 @@ def _is_idle(seen: Observer, plan: Plan, job: ObservedJob, left: float) -> bool:
         at
         for process, slots in seen.own.items()
         for slot, at in slots.items()
-        if at < left and since < at + max(0.0, seen.ahead[slot])
+        if at < left and since < max(at, _comes(seen, slot, left))
         if process is not job.process or at < job.added
     ]
     waited = any(_left(each) > since for each in own) or any(each.plan.priority for each in seen.jobs)
     return not waited and not taken and not any(since < start.at < left for start in seen.starts)
+
+
+def _comes(seen: Observer, slot: tuple[str, int], at: float) -> float:
+    """The true time of a ticket's slot: as it was granted, or as late grants have moved it by an instant."""
+    granted = [grant.slot for grant in seen.grants.get(slot, ()) if grant.at <= at]
+    if granted:
+        return granted[-1]
+    when, now, state = next(step for step in reversed(seen.history) if step[0] <= at and step[2] is not None)
+    assert state is not None
+    return when + (seen.dues[slot] - state.clock(now)) / 1e6
+
+
+def _taken(seen: Observer) -> list[tuple[tuple[str, int], int]]:
+    """The tickets that processes took and have not given back, each with its number of slots."""
+    taken = dict[tuple[str, int], int]()
+    for process, answers in seen.answers.items():
+        commands = [command for _, command in seen.commands[process] if isinstance(command, Advance)]
+        given_back = {slot.ticket for command in commands for slot in command.release}
+        for _, _, answer in answers:
+            if answer.state is not None:
+                name = seen.trace.name(answer.state.generation)
+                kept = [slot for slot in answer.taken if slot.ticket not in given_back]
+                taken.update({(name, slot.ticket): slot.cost for slot in kept})
+    return [*taken.items()]
 
 
 def _left(job: ObservedJob) -> float:
@@ -269,9 +300,12 @@ def in_vain(seen: Observer, plan: Plan) -> Findings:
                 yield refusal.at, f"{_named(job)} was refused, and had ticket {slot[1]} in time"
         began = [start for start in seen.starts if start.at < end]
         ended = [start.at + grant.cost * plan.interval for start in began for grant in start.grants[-1:]]
-        if is_heavy:  # slots may have been too cheap for the jobs that waited
-            slots = [grants[-1] for grants in seen.grants.values() if grants[-1].slot < end]
-            ended += [grant.slot + grant.cost * plan.interval for grant in slots]
+        if is_heavy:  # slots may have been too cheap for the jobs that waited, or of jobs that were refused
+            ended += [
+                comes + cost * plan.interval
+                for slot, cost in _taken(seen)
+                if (comes := _comes(seen, slot, refusal.at)) < end
+            ]
         last = max(ended, default=0.0)
         if max(begin, last) + 2 * plan.interval < end and not seen.limited:
             yield refusal.at, f"{_named(job)} was refused, and nothing began since {last:.6f}"

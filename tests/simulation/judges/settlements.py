@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from intervalq.rules import STARTS, Advance, Command, Units
+from intervalq.rules import STARTS, Advance, Command, Limit, Units
 from simulation.facts import Start
 from simulation.granted import granted_slots
 from simulation.judges.findings import Findings, named
@@ -57,7 +57,7 @@ def settlements(seen: Observer, plan: Plan) -> Findings:
     grants = _grants(seen)
     for key, starts in jobs.items():
         if len(starts) == 1:  # after a loss of writes, others may have the same slot
-            yield from _true(seen, starts[0], sent[key], grants[key])
+            yield from _true(seen, starts[0], sent[key], grants.get(starts[0].slot, []))
             yield from _prompt(seen, plan, starts[0], sent[key])
             yield from _kept(seen, plan, starts[0], key)
 
@@ -141,25 +141,29 @@ def _reports(seen: Observer, at: float, command: Command) -> Iterator[tuple[tupl
     if isinstance(command, Advance) and command.generation is not None:
         name = seen.trace.name(command.generation)
         for due, lag, more, _ in command.settled:
-            yield (name, due), _Report(at, lag, _by_unit(command, more))
+            yield (
+                (name, due),
+                _Report(at, lag, _by_unit(command.settings.limits if command.settings else (), more)),
+            )
 
 
 def _grants(seen: Observer) -> dict[tuple[str, int], list[_Report]]:
-    """`State.lag` at each grant, and what its ticket takes, by the record and the slot."""
+    """`State.lag` at each grant, and what its ticket takes, by the record and the ticket, in order."""
     grants: dict[tuple[str, int], list[_Report]] = defaultdict(list)
     for answers in seen.answers.values():
         for at, command, answer in answers:
             if isinstance(command, Advance) and answer.state is not None:
                 name = seen.trace.name(answer.state.generation)
                 for slot in (*granted_slots(command, answer), *answer.taken[: answer.begun]):
-                    report = _Report(at, answer.state.lag, _by_unit(command, slot.units))
-                    grants[name, slot.due].append(report)
-    return grants
+                    limits = (command.settings or answer.state.settings).limits
+                    report = _Report(at, answer.state.lag, _by_unit(limits, slot.units))
+                    grants[name, slot.ticket].append(report)
+    return {slot: sorted(granted, key=lambda grant: grant.at) for slot, granted in grants.items()}
 
 
-def _by_unit(command: Command, units: Units) -> dict[str, int]:
-    """The units of a request, which are in the order of its limits; what is 0 is left out."""
-    names = [limit.unit for limit in command.settings.limits] if command.settings is not None else []
+def _by_unit(limits: Iterable[Limit], units: Units) -> dict[str, int]:
+    """The units of a request, which are in the order of these limits; what is 0 is left out."""
+    names = [limit.unit for limit in limits]
     return {unit: some for unit, some in zip(names, units, strict=False) if some and unit != STARTS}
 
 

@@ -64,6 +64,7 @@ def placed(seen: Observer, plan: Plan) -> Findings:
         seen.misses, any(job.cancelled or job.plan.cost > 1 for job in seen.jobs),
         any(job.plan.units != seen.jobs[0].plan.units for job in seen.jobs),
     )  # fmt: skip
+    idle = {each.name for each in plan.processes if each.starts is not None}  # until they start their jobs
     for job in seen.jobs:
         process, at = job.process, job.placed
         if at is None or seen.failures[process] or process in seen.closed or process in seen.died:
@@ -76,7 +77,13 @@ def placed(seen: Observer, plan: Plan) -> Findings:
         if at - job.added - behind > 8 * max(had, default=0.0) + _SOON:
             yield at, f"job {job.number} of {process.name} was placed after {at - job.added:.6f} s"
         began = job.starts[0].at if job.starts else job.ended
-        if not any(disturbed) and job.expects is None and began > at and _is_first(seen, job, at):
+        if (
+            not any(disturbed)
+            and process.name not in idle
+            and job.expects is None
+            and began > at
+            and _is_first(seen, job, at)
+        ):
             yield at, f"job {job.number} of {process.name} is the first that waits, and was given no ticket"
 
 

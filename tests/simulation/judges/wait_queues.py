@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from intervalq._spec.standing import placed
 from intervalq.rules import FOREVER, Advance, Inspect, Slot, State, Units, apply
@@ -26,6 +26,8 @@ _STEPS: Final = 1e-3
 """The time that some steps of a process take whose time passes in them, in seconds."""
 
 _STARTS: Final = "starts"
+
+T = TypeVar("T")
 
 Opened: TypeAlias = tuple[State, int, bool]
 """See `_opened`."""
@@ -79,13 +81,16 @@ class WaitQueues:
         # Several are refused at once, each a moment after the other where steps take time.
         soon = at + (_STEPS if job.process.clock.goes_on else 0.0)
         staying = [each for each in waiting if each.outcome != "SlotTimeout" or each.ended > soon]
-        queues = [waiting, *(some for some in (entered, answered, left, staying) if some != waiting)]
+        queues = _distinct([waiting, entered, answered, left, staying])
         for own, ahead in product(self._possible(job.process, at), queues):
             found += [self._outlook(job, at, state, own, ahead) for state in states if state is not None]
             if known is not None:
                 last = self._outlook(job, at, known, own, ahead)
                 if by_last or last.is_owned or at - heard <= _FRESH:
-                    found.append(last)
+                    # All that it knows of the clock is that it has gone on from there. Where windows have
+                    # cells, a moment can decide in which cell a slot lies, and so how long it counts.
+                    least = known.last_now + round((at - heard) * 1e6)
+                    found += [last, self._outlook(job, at, known, own, ahead, least)]
         return found
 
     def _possible(self, process: Process, at: float) -> list[list[Slot]]:
@@ -113,12 +118,27 @@ class WaitQueues:
         last = record.current if record else 0
         behind = [slot for slot in coming if slot.ticket > last or (name, slot.ticket) in seen.grants]
         fit = [slot for slot in coming if not self._was_cheap(process, name, slot, at, record)]
-        return [own, *(some for some in (kept, coming, behind, fit) if some != own)]
+        clear = [slot for slot in coming if not self._is_overrun(process, name, slot, at)]
+        return _distinct([own, kept, coming, behind, fit, clear])
 
     def _is_over(self, record: str, slot: Slot, at: float) -> bool:
         """Whether a granted slot was over by an instant, so that it is granted late, or another one taken."""
         grants = self._seen.grants.get((record, slot.ticket), [])
         return bool(grants) and grants[-1].slot + grants[-1].latest < at
+
+    def _is_overrun(self, process: Process, record: str, slot: Slot, at: float) -> bool:
+        """Whether a late start in an earlier slot of a process left no room for this one by an instant."""
+        grants = self._seen.grants.get((record, slot.ticket), [])
+        began = [
+            start.at
+            for start in self._seen.starts
+            if start.job.process is process and start.slot < (record, slot.ticket) and start.at <= at
+            if start.record == record
+        ]
+        if not grants or not began:
+            return False
+        room = grants[-1].slot + grants[-1].latest - max(began)
+        return room < grants[-1].settings.interval / 1e6
 
     def _was_cheap(self, process: Process, name: str, slot: Slot, at: float, state: State | None) -> bool:
         """Whether a granted slot was too cheap for a job that waited for one since."""
@@ -213,10 +233,17 @@ class WaitQueues:
         )
 
     def _outlook(
-        self, job: ObservedJob, at: float, state: State, own: list[Slot], ahead: list[ObservedJob]
+        self,
+        job: ObservedJob,
+        at: float,
+        state: State,
+        own: list[Slot],
+        ahead: list[ObservedJob],
+        guess: int | None = None,
     ) -> Outlook:
+        """`guess`: what its process takes for the reading of the store's clock. None: it knows."""
         reading, soonest = self._reading(at), at
-        state, now, is_open = self._opened(state, reading)
+        state, now, is_open = self._opened(state, reading if guess is None else min(guess, reading))
         soonest = max(soonest, self._true(at, reading, now))
         if is_open:  # its end is heard of, and then a grant requested
             sent = [each for when, each in self._seen.commands[job.process] if when <= at]
@@ -263,6 +290,11 @@ class WaitQueues:
     def _true(self, at: float, reading: int, instant: int) -> float:
         """The true time at which the store's clock reads `instant`."""
         return at + (instant - reading) / 1e6 / self._rate
+
+
+def _distinct(lists: list[list[T]]) -> list[list[T]]:
+    """Lists without those that repeat an earlier one."""
+    return [each for place, each in enumerate(lists) if each not in lists[:place]]
 
 
 def _asks_first(job: ObservedJob) -> bool:

@@ -34,7 +34,7 @@ def windows(seen: Observer, plan: Plan) -> Findings:
         if limit.edge is not None and seen.steps:
             continue
         for place, start in enumerate(starts):
-            if not _estimate(start, limit) or _issued(seen, start) > seen.repeated:
+            if not _estimate(start, limit) or _issued(seen, start, limit) > seen.repeated:
                 continue
             length = _length(plan, limit, clock[place])
             window = starts[bisect_right(clock, clock[place] - length) : place + 1]
@@ -42,7 +42,11 @@ def windows(seen: Observer, plan: Plan) -> Findings:
             if units <= limit.most:
                 continue
             unseen = max(ways.unseen(each.job.process, each.at) for each in starts[: place + 1])
-            name, known, issued = start.record, Starts(seen, plan), [_issued(seen, each) for each in window]
+            name, known, issued = (
+                start.record,
+                Starts(seen, plan),
+                [_issued(seen, each, limit) for each in window],
+            )
             allowed = min(known.error_of(name, at, at) for at in issued)
             grown = known.error_of(name, min(issued), start.at) - allowed
             shorter = bisect_right(clock, clock[place] - length + 2 * (unseen + grown))
@@ -72,12 +76,17 @@ def _clock(seen: Observer, plan: Plan, start: Start) -> float:
 def _units(seen: Observer, limit: Limit, window: list[Start]) -> int:
     """What jobs took of a limit, as far as the store could know when it issued the last of their tickets."""
     taking = [each for each in window if _estimate(each, limit)]
-    issued = max((_issued(seen, each) for each in taking), default=0.0)
+    issued = max((_issued(seen, each, limit) for each in taking), default=0.0)
     return sum(_counted(seen, each, limit, issued) for each in taking)
 
 
-def _issued(seen: Observer, start: Start) -> float:
-    return max(seen.issues[start.slot], default=start.at)
+def _issued(seen: Observer, start: Start, limit: Limit) -> float:
+    """When a job's slot got its place; with an edge, when it came into the window in which it is."""
+    places, rule = seen.places[start.slot], limit.rule()
+    if rule.edge is None:
+        return places[-1][0] if places else start.at
+    last = [(due - rule.edge) // rule.window for _, due in places]
+    return next((at for (at, _), window in zip(places, last, strict=True) if window == last[-1]), start.at)
 
 
 def _estimate(start: Start, limit: Limit) -> int:

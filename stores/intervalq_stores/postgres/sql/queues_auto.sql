@@ -1,7 +1,7 @@
 -- An interval that finds the server's limit, as in `intervalq/_spec/auto.py` and `adapt.py`: called only for records
 -- that have one. `auto` has slowest, fastest, peak, base, cut_at and cut_ticket, in this order.
 
--- intervalq._sound_auto: whether a record's automatic interval is such as the rules may have written.
+-- intervalq._sound_auto: whether the rules may have written a record's automatic interval.
 create or replace function intervalq._sound_auto(r intervalq.queues) returns boolean
 language sql immutable
 return coalesce(

@@ -170,8 +170,8 @@ return r.limits is not null and r.auto is null and r.held_since is null and r.ma
     and (command ->> 'reach')::bigint >= 0 and not command ? 'apart';
 
 
--- intervalq._usable: those of the listed slots that are alive and can be granted now. One is the last granted slot, also
--- after it came sooner.
+-- intervalq._usable: those of the listed slots that are valid and can be granted now. One of them may be the last
+-- granted slot, even after it was moved to an earlier instant.
 create or replace function intervalq._usable(r intervalq.queues, command jsonb, now bigint) returns jsonb
 language plpgsql immutable
 as $$

@@ -268,13 +268,14 @@ $$;
 
 -- intervalq.stats: `rules.Count`; plain tasks are among the ready and the claimed ones. If more than ten thousand
 -- claims have a lease, the number of tasks for later is estimated even if it is small; so is the number of claims, if
--- as many leases have ended.
+-- as many leases have ended. All statements see one moment (`stable`): a task that is claimed meanwhile would otherwise
+-- be missing, if nobody knew its session before, and its queue would seem to be empty.
 create or replace function intervalq.stats(names text[], prefixes text[], most bigint, now bigint)
 returns table (
     name text, size bigint, claimed bigint, ready bigint, future bigint, inbox bigint, most_claims integer,
     exact boolean
 )
-language plpgsql volatile
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare

@@ -23,8 +23,8 @@ language sql immutable
 return right(queue, 5) = '.dead';
 
 
--- intervalq._width: the length of the periods after which outcomes are dropped that are kept for this long: a day, or
--- up to an eighth of that time.
+-- intervalq._width: outcomes that are kept for this long are dropped together by periods, each of this length: a day,
+-- or up to an eighth of the time for which they are kept.
 create or replace function intervalq._width(keep_for bigint) returns bigint
 language sql immutable
 return case
@@ -33,8 +33,8 @@ return case
     else 5529600000000
 end;
 
--- intervalq._slot: where an outcome is that is kept for this long, until then. Each width has ten slots, which are more
--- than the periods within the longest time.
+-- intervalq._slot: the slot of an outcome that is kept for this long, and until that instant. Each width has ten slots,
+-- more than there are periods in the longest time.
 create or replace function intervalq._slot(keep_for bigint, until bigint) returns smallint
 language sql immutable
 return (
@@ -43,7 +43,7 @@ return (
 )::smallint;
 
 
--- intervalq._note_period: note that there are outcomes which were kept at this moment, for this time.
+-- intervalq._note_period: note that outcomes were written at this moment which are kept for this long.
 create or replace function intervalq._note_period(keep_for bigint, now bigint) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

@@ -28,7 +28,7 @@ begin
                 bigint
             );
         drop type if exists intervalq.line;
-        -- Replaced by an index that looks use, too.
+        -- Replaced by an index that queries use, too.
         drop index intervalq.tasks_session;
         -- In version 1, each claim was an attempt.
         alter table intervalq.tasks add column begun boolean not null default false,
