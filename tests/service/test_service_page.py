@@ -76,6 +76,7 @@ async def test_in_a_browser(tmp_path: Path) -> None:
             seen = await page.see("document.querySelector('#queues').textContent")
             assert bool(re.search("held byall, .* ago", seen)) is (verb == "Pause")
             assert await page.see(f"document.activeElement === {pause}")
+        await weighed(page, url)
         async with Tasks(url) as tasks:
             of_schedule = "document.querySelectorAll('#schedules button')"
             for place, is_paused in ((0, True), (0, False), (1, False)):
@@ -95,6 +96,21 @@ async def test_in_a_browser(tmp_path: Path) -> None:
                 assert await page.see("getComputedStyle(document.body).backgroundColor") == (
                     "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
                 )
+
+
+async def weighed(page: Page, url: str) -> None:
+    """The weight of a key is changed for all processes."""
+    button = "[...document.querySelectorAll('button')].find((one) => one.dataset.of === 'Weight llm:ann')"
+    before = len(page.asked)
+    for page.typed in ("", "1001", "3"):  # nothing is sent, refused, done
+        await page.see(f"{button}.click()")
+    await page.until("document.querySelector('#queues').textContent.includes('3, for all processes')")
+    assert (await IntervalQueue("llm", store=url)["ann"].inspect()).weight == 3
+    asked, page.asked = page.asked[before:], page.asked[:before]
+    assert [each.partition(" of ")[0] for each in sorted(asked)] == [
+        *("Starts", "Starts", "Starts"),
+        "weight=1001 doesn't fit its schema: see /v1/openapi.json",
+    ]
 
 
 async def tasks_in_bulk(page: Page, url: str) -> None:
@@ -348,6 +364,9 @@ async def test_tasks_are_changed_in_bulk_within_the_rights_and_it_is_said_who_di
                 assert (await edit(name, change, **more)).status_code == 403, (name, change)
             for wrong in ({"change": "retry", "to": "mails"}, {"change": "move"}, {"change": "burn"}):
                 assert (await edit("mends", **wrong)).status_code == 400
+            mends = {"authorization": "Bearer token of mends"}
+            body = rb'{"change": "retry", "queue": "mails.dead", "ids": ["\ud800"]}'
+            assert (await client.post("tasks/edit", headers=mends, content=body)).status_code == 400
             assert [each.size for each in await tasks.queues()] == [1, 3]
 
             answer = await edit("mends", "retry", ids=[dead[0], other])
@@ -356,7 +375,6 @@ async def test_tasks_are_changed_in_bulk_within_the_rights_and_it_is_said_who_di
             assert (await edit("mends", "delete")).json() == {"done": 2, "refused": []}
             assert {each.name: each.size for each in await tasks.queues()} == {"letters.dead": 1, "mails": 1}
 
-            mends = {"authorization": "Bearer token of mends"}
             held = await client.post("queues/api/hold", headers=mends, json={"seconds": 60})
             assert held.status_code == 204
             actions = (await client.get("overview", headers=mends)).json()["actions"]["rows"]
