@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 from intervalq._spec import configure, windows
 from intervalq._spec.commands import Advance, Answer, Command, Common, Drop, Inspect, KeyedAnswer, Place
 from intervalq._spec.keys import fixed
+from intervalq._spec.keys.sharing import is_plain, shares, weighted
 from intervalq._spec.mismatch import disagrees
 from intervalq._spec.passing import lapses, settle
 from intervalq._spec.record import HighWaterMark, Settings, Slot, State
@@ -143,6 +144,7 @@ def _advance(
         present = None
     if present is None or command.generation != present.generation:
         known = replace(known, places=())  # they belong to tickets of another record of the key
+    known = weighted(known, present)
     goes_on = present is not None and not disagrees(command, present.settings)
     was_held = goes_on and state is not None and state.held_since is not None
     if present is not None and goes_on:
@@ -285,16 +287,6 @@ def _moved(state: State, common: State, command: Advance, known: Common, now: in
                 return length
             return max(length, place.due + common.held_total - slot.due - state.held_total)
     return length
-
-
-def shares(settings: Settings) -> bool:
-    """Whether keys can be under one rate with these settings: no slot is granted together with others."""
-    return settings.burst == 1 and not settings.max_running
-
-
-def is_plain(settings: Settings) -> bool:
-    """Whether a key can have these settings: it has only a pace and limits, none of them with an edge."""
-    return shares(settings) and all(limit.edge is None for limit in settings.limits)
 
 
 def _is_alone(state: State | None, common: State, now: int) -> bool:

@@ -43,6 +43,8 @@ class Page:
         self._number = 0
         self.asked: list[str] = []
         """What dialogs asked; each is answered with yes."""
+        self.typed = ""
+        """What to type into those that ask for a text."""
 
     async def do(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Give the browser a command; returns its result."""
@@ -51,7 +53,7 @@ class Page:
             said = await self._socket.receive_json(timeout=60)
             if said.get("method") == "Page.javascriptDialogOpening":
                 self.asked.append(said["params"]["message"])
-                await self._send("Page.handleJavaScriptDialog", {"accept": True})
+                await self._send("Page.handleJavaScriptDialog", {"accept": True, "promptText": self.typed})
             elif said.get("id") == number:
                 assert "error" not in said, said
                 result: dict[str, Any] = said["result"]

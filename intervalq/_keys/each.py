@@ -19,9 +19,6 @@ SHARED: Final = "shared"
 OF_ALL: Final = 0
 """The interval that stands for `SHARED`."""
 
-MAX_WEIGHT: Final = 1_000
-"""The largest weight: a larger one must be a mistake."""
-
 
 _FORMS: Final = (
     f"must be a rate, {SHARED!r}, or a list that begins with one of these or with a limit of units: "

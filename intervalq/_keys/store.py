@@ -40,7 +40,7 @@ class KeyStore:
         record: the name of the common one.
         settings: the settings of the common queue; None: those that it has.
         own_pace: whether the key has an interval of its own.
-        weight: how many slots the key takes in a turn.
+        weight: how many slots the key takes in a turn, unless its record says so.
         view: what all keys of the handle know of the common queue.
         on_mismatch: what to do if the common queue has other settings: see `IntervalQueue`.
     """
@@ -59,7 +59,7 @@ class KeyStore:
         self.url = store.url
         self.behind = store
         """The store of both records."""
-        self.weight = weight
+        self.weight = self._own_weight = weight
         self.own_pace = own_pace
         self._record = record
         self._settings = settings
@@ -244,7 +244,7 @@ class KeyStore:
             record=self._record,
             settings=self._common_settings(),
             own_pace=self.own_pace,
-            weight=self.weight,
+            weight=self._own_weight,
             generation=self._view.generation,
             nonce=os.urandom(8).hex(),
             high_water_mark=self._view.high_water_mark,
@@ -297,6 +297,7 @@ class KeyStore:
         placed = None if state is None else (state.generation, state.current, state.late_total)
         if placed != self._placed and common is not None:
             self._placed, self._late_total = placed, common.late_total
+        self.weight = self._own_weight if state is None or self.own_pace else state.weight or self._own_weight
         since = None if state is None else state.held_since
         alone = common is None or common.held_since is None
         self._is_held = since is not None and (alone or since < made.answer.now)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
-from intervalq._keys.each import OF_ALL, in_words, limits_of, not_of_common, not_of_key
+from intervalq._keys.each import OF_ALL, SHARED, in_words, limits_of, not_of_common, not_of_key
 from intervalq._queue.handle import Handle
 from intervalq._queue.options import Cost, Duration, Options, Rate, check_burst, options, whole
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
 from intervalq._spec.limits import Limit, Limits, limit_of, rules_of
+from intervalq._spec.record import MAX_WEIGHT
 from intervalq.errors import InvalidOption, QueueNotFound
 from intervalq.rules import (
     Answer,
@@ -28,6 +29,7 @@ from intervalq.rules import (
     Resume,
     Settings,
 )
+from intervalq.store import pairing
 
 if TYPE_CHECKING:
     from intervalq._queue.inspect import QueueState
@@ -110,6 +112,7 @@ class Control(Handle):
         burst: int | None = None,
         max_running: int | None = None,
         limits: Limits | None = None,
+        weight: int | None = None,
     ) -> None:
         """Change the queue for everybody, while it runs; None leaves a setting as it is.
 
@@ -129,6 +132,8 @@ class Control(Handle):
                 as before keeps what was counted. A new one takes over what another limit of its unit counted,
                 or counts from now on. Waiting jobs take new tickets. Jobs of a handle that doesn't know a
                 unit take none of it.
+            weight: of a key under `each="shared"`, for all of its handles from now on, whatever they gave to
+                `key`; 0: each has its own again. It is kept until the key has been idle for a week.
         """
         checked = options(
             self._options.name, interval=interval, rate=rate, floor=floor, ceiling=ceiling, store_url=None,
@@ -138,12 +143,15 @@ class Control(Handle):
         self._check_each(
             has_pace=(interval, rate) != (None, None), has_others=(burst, max_running) != (None, None)
         )
+        if weight is not None:
+            self._check_weight(whole("weight", weight, 0, MAX_WEIGHT))
         command = Configure(
             interval=checked.interval if checked.auto is None else None,
             auto=checked.auto,
             burst=None if burst is None else whole("burst", burst, 1),
             max_running=None if max_running is None else whole("max_running", max_running, 0),
             limits=None if limits is None else (limits_of if self._options.is_keyed else rules_of)(limits),
+            weight=weight,
         )
         before = (await self._command(Inspect(), may_be_new=True)).state
         if before is not None:
@@ -213,6 +221,16 @@ class Control(Handle):
             raise not_of_key(self.name, mine.name)
         if mine.each is not None and has_others:
             raise not_of_common(self.name)
+
+    def _check_weight(self, weight: int) -> None:
+        """Refuse a weight where there is none."""
+        mine = self._options
+        if mine.key is None or mine.each not in {None, OF_ALL}:  # None: this handle doesn't know
+            raise InvalidOption(
+                f"weight={weight} is for a key under each={SHARED!r}, and {self.name!r} is none: "
+                "await queue['tenant-42'].configure(weight=...)"
+            )
+        pairing(self._open())
 
     async def _known_limits(self) -> tuple[Limit, ...]:
         """The queue's limits as `configure` takes them."""

@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
-from intervalq._keys.each import MAX_WEIGHT, OF_ALL, SHARED
+from intervalq._keys.each import OF_ALL, SHARED
 from intervalq._keys.names import shown, token
 from intervalq._keys.view import CommonView
 from intervalq._queue.job import RunningJob
 from intervalq._queue.options import Options, whole
 from intervalq._queue.threads import WaitingThreads
 from intervalq._spec import parse
+from intervalq._spec.record import MAX_WEIGHT
 from intervalq._timing.backends import current_loop, is_over, running_loop
 from intervalq._timing.precision import Precision
 from intervalq.errors import ForkedError, InvalidOption, QueueClosed, WrongLoop
@@ -74,7 +75,7 @@ class Handle:
             key: see `__getitem__`.
             weight: how many starts the key has in a turn while other keys wait; with `each="shared"` only.
                 A key of weight 5 has five times as many in its turn as one of weight 1. The weight belongs to
-                this handle: each process sets its own.
+                this handle: each process sets its own, until `configure(weight=)` sets one for all of them.
 
         Raises:
             InvalidOption: the weight is not from 1 to 1,000, or the keys of this queue have none.

@@ -122,6 +122,9 @@ class QueueState:
     auto: AutoState | None = None
     """With `rate="auto"`: the present rate, of which `interval` is the interval. None: the rate is fixed."""
 
+    weight: int | None = None
+    """The weight of a key that `configure` set for all of its handles. None: each handle has its own."""
+
     @property
     def has_pace(self) -> bool:
         """Whether there is an interval, and not only limits: `interval` is a microsecond then."""
@@ -197,6 +200,7 @@ def inspected(shard: Shard, answer: Answer) -> QueueState:
         ),
         binds=None if is_held else _binds(state, clock),
         auto=_auto(state),
+        weight=state.weight or None,
     )
 
 

@@ -80,3 +80,4 @@ class Settings(TypedDict, total=False):
     burst: int | None
     max_running: int | None
     limits: Limits | None
+    weight: int | None

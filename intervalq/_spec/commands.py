@@ -202,8 +202,9 @@ class Configure(Command):
     max_running: int | None = None
     limits: tuple[Limit, ...] | None = None
     auto: Auto | None = None
-    """The bounds of an interval that finds a server's limit on its own from now on. None: if an `interval` is
-    given, it is fixed from now on."""
+    """The bounds of an automatic interval from now on. None: if an `interval` is given, it is fixed then."""
+    weight: int | None = None
+    """The weight of a key for all of its handles; 0: each handle has its own again."""
 
 
 class Reclaim(Command):

@@ -60,7 +60,8 @@ def configured(state: State, command: Configure) -> State:
         began = Pace(0, new.interval, state.clock(state.last_now), state.ticket)
         new, pace = _adapting(new, auto, pace if pace is not None and command.interval is None else began)
     running = state.running if new.max_running else {}
-    after = replace(state, settings=new, running=running, pace=pace)
+    weight = state.weight if command.weight is None else command.weight
+    after = replace(state, settings=new, running=running, pace=pace, weight=weight)
     early = windows.lateness(state) - windows.lateness(after) if old.limits else 0
     if new.interval > old.interval or new.burst != old.burst or early > 0 or limits != old.limits:
         # The slots handed out may be too close together for the new settings; or, with more credit, a slot

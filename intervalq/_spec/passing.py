@@ -11,6 +11,9 @@ from intervalq._spec.record import FOREVER, State
 IDLE_KEPT: Final = 60_000_000
 """How long an idle ephemeral record is kept after its last slot, in microseconds."""
 
+WEIGHT_KEPT: Final = 7 * 24 * 3_600_000_000
+"""The same, if the record has a weight: somebody set it, and expects it after a weekend, too."""
+
 
 def settle(state: State, now: int) -> State:
     """The record as of `now`: backward steps of the clock are absorbed, and expired holds ended."""
@@ -62,7 +65,8 @@ def lapses(state: State) -> int:
     if not state.settings.ephemeral or state.held_since is not None or state.running:
         return FOREVER
     slots = state.due + state.held_total + (state.settings.burst + 1) * state.settings.interval
-    return min(FOREVER, slots + windows.kept(state) + IDLE_KEPT)
+    kept = WEIGHT_KEPT if state.weight else IDLE_KEPT
+    return min(FOREVER, slots + windows.kept(state) + kept)
 
 
 def _full_until(state: State) -> int:

@@ -48,6 +48,9 @@ MAX_CELLS: Final = 4_000
 MAX_LIMITS: Final = 16
 """The maximum number of limits of a queue."""
 
+MAX_WEIGHT: Final = 1_000
+"""The largest weight of a key: a larger one must be a mistake."""
+
 
 class BadRecord(ValueError):
     """A stored record was not written by these rules."""
@@ -206,6 +209,8 @@ class State:
     """With limits: the sum of all backward steps of the store's clock."""
     pace: Pace | None = None
     """With an automatic interval: its last cut."""
+    weight: int = 0
+    """The weight of a key for all of its handles; 0: each handle has its own."""
 
     def clock(self, now: int) -> int:
         """The reading of the queue's clock when the store's reads `now`."""
@@ -248,6 +253,7 @@ class State:
             "running": {str(ticket): until for ticket, until in self.running.items()},
             **({"stepped": self.stepped, "limits": _limits_to_list(limited, self.usage)} if limited else {}),
             **({"auto": [*self.settings.auto, *self.pace]} if self.settings.auto and self.pace else {}),
+            **({"weight": self.weight} if self.weight else {}),
         }
 
     @classmethod
@@ -297,7 +303,10 @@ class State:
             usage=usage,
             stepped=whole(data, "stepped") if limits else 0,
             pace=pace,
+            weight=whole(data, "weight", least=1) if "weight" in data else 0,
         )
+        if state.weight > MAX_WEIGHT:
+            raise BadRecord("'weight' is out of range")
         if state.current > state.ticket or state.revoked_through > state.ticket:
             raise BadRecord("'current' and 'revoked_through' can't be above 'ticket'")
         return state

@@ -165,10 +165,17 @@ class Reader:
             QueueNotFound: there is none.
             StoreError: the store can't be reached.
         """
-        name, colon, key = name.partition(":")
-        queue = IntervalQueue(name, store=self._queues())
-        queue = queue[key] if colon else queue
+        queue = self._queue(name)
         await (queue.resume() if resume else queue.pause())
+
+    async def weigh(self, name: str, weight: int) -> None:
+        """Set the weight of a key (`name:key`) for all processes; 0: each has its own.
+
+        Raises:
+            InvalidOption: it isn't from 0 to 1,000, or the store has no keys under one rate.
+            QueueNotFound, StoreError: as for `pause`.
+        """
+        await self._queue(name).configure(weight=weight)
 
     async def change_schedule(self, info: ScheduleInfo, change: str) -> None:
         """Do `pause`, `resume` or `fire` with a schedule.
@@ -200,6 +207,11 @@ class Reader:
         if not kinds:
             raise UnsupportedOperation(self._queues().url, "this store keeps no schedules")
         return kinds
+
+    def _queue(self, name: str) -> IntervalQueue:
+        name, colon, key = name.partition(":")
+        queue = IntervalQueue(name, store=self._queues())
+        return queue[key] if colon else queue
 
     def _queues(self) -> Store:
         if self.queues is None:

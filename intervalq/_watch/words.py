@@ -98,6 +98,8 @@ def facts(state: QueueState, keys: Sequence[QueueState] = ()) -> list[tuple[str,
         rows.append(("burst", str(state.burst)))
     if state.max_running is not None:
         rows.append(("running", f"{state.running} of at most {state.max_running}"))
+    if state.weight is not None:
+        rows.append(("weight", f"{state.weight}, for all processes"))
     for each in state.limits:
         room = "" if each.free <= state.now else f", room for another one in {seconds(each.free - state.now)}"
         whose = "limit of the key" if each.of_key else "limit"

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from intervalq._spec.record import MAX_WEIGHT
 from intervalq._wire.values import MalformedValue, coder, loads
 from intervalq._wire.verbs import QUEUES, Names
 from intervalq.keyed import Common, KeyedAnswer, Place
@@ -22,7 +23,6 @@ from intervalq.rules import (
     State,
 )
 
-_MAX_WEIGHT: Final = 1_000
 _NUMBERS: Final = (
     *("now", "refused", "healed", "granted", "missed", "at_once", "count", "costs", "dues", "units"),
     *("begun", "woken", "blur"),
@@ -51,6 +51,8 @@ def read_command(data: bytes) -> Command | Names:
                 auto=command.auto,
             )
         )
+        if not 0 <= (command.weight or 0) <= MAX_WEIGHT:
+            raise MalformedValue(f"a weight is from 0 to {MAX_WEIGHT}")
     slots = (*command.slots, *command.release) if isinstance(command, Advance) else ()
     lengths = [slot.cost for slot in slots]
     if isinstance(command, Advance):
@@ -73,8 +75,8 @@ def read_common(data: bytes) -> Common:
     known = loads(Common, data)
     if known.settings is not None:
         _check(known.settings)
-    if not 1 <= known.weight <= _MAX_WEIGHT:
-        raise MalformedValue(f"a weight is from 1 to {_MAX_WEIGHT}")
+    if not 1 <= known.weight <= MAX_WEIGHT:
+        raise MalformedValue(f"a weight is from 1 to {MAX_WEIGHT}")
     return known
 
 

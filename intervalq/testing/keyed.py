@@ -267,8 +267,10 @@ class KeyedSource:
             "nonce": self._nonce(),
         }
         choice = random.random()
-        if choice < 0.85:
+        if choice < 0.81:
             return self._advance(key, made)
+        if choice < 0.87:
+            return Configure(weight=random.choice((0, 0, 1, 2, 5)), **made)
         others: tuple[Command, ...] = (
             Hold(length=random.choice((FOREVER, interval, 3 * interval)), **made),
             Resume(**made),

@@ -98,6 +98,26 @@ async def test_a_queue_is_paused_and_resumed_after_asking(tmp_path: Path) -> Non
         await app._reader.aclose()
 
 
+async def test_the_weight_of_a_key_is_changed(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/state.db"
+    async with IntervalQueue("api", rate="1000/s", each="shared", store=url) as queue:
+        async with queue["ann"].slot():
+            pass
+        app = opened(url)
+        async with app.run_test(size=(100, 24), notifications=True) as pilot:
+            await app.look()
+            await pilot.press("w")  # on the queue itself, which has none
+            await pilot.press("down")
+            for typed, weight in (("3", 3), ("", 3), ("x", 3), ("1001", 3), ("0", None)):
+                await pilot.press("w", *typed, "enter")
+                await pilot.pause()
+                await changed(app)
+                await pilot.pause()
+                assert (await queue["ann"].inspect()).weight == weight, typed
+                assert ("3, for all processes" in shown(app)) is (weight == 3)
+        await app._reader.aclose()
+
+
 async def test_schedules_are_paused_resumed_and_run(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/state.db"
     async with Tasks(url) as tasks:

@@ -22,7 +22,7 @@ def _() -> Iterator[None]:
     yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - 2 * limit.cell)
 
 
-@bug("jitter-forgotten", "windows", 0)
+@bug("jitter-forgotten", "windows", 8)
 def _() -> Iterator[None]:
     """Windows are not extended by the jitter of the calls."""
     yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - limit.jitter)

@@ -76,6 +76,7 @@ async def test_in_a_browser(tmp_path: Path) -> None:
             seen = await page.see("document.querySelector('#queues').textContent")
             assert bool(re.search("held byall, .* ago", seen)) is (verb == "Pause")
             assert await page.see(f"document.activeElement === {pause}")
+        await weighed(page, url)
         async with Tasks(url) as tasks:
             of_schedule = "document.querySelectorAll('#schedules button')"
             for place, is_paused in ((0, True), (0, False), (1, False)):
@@ -95,6 +96,21 @@ async def test_in_a_browser(tmp_path: Path) -> None:
                 assert await page.see("getComputedStyle(document.body).backgroundColor") == (
                     "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
                 )
+
+
+async def weighed(page: Page, url: str) -> None:
+    """The weight of a key is changed for all processes."""
+    button = "[...document.querySelectorAll('button')].find((one) => one.dataset.of === 'Weight llm:ann')"
+    before = len(page.asked)
+    for page.typed in ("", "1001", "3"):  # nothing is sent, refused, done
+        await page.see(f"{button}.click()")
+    await page.until("document.querySelector('#queues').textContent.includes('3, for all processes')")
+    assert (await IntervalQueue("llm", store=url)["ann"].inspect()).weight == 3
+    asked, page.asked = page.asked[before:], page.asked[:before]
+    assert [each.partition(" of ")[0] for each in sorted(asked)] == [
+        *("Starts", "Starts", "Starts"),
+        "weight=1001 doesn't fit its schema: see /v1/openapi.json",
+    ]
 
 
 async def tasks_in_bulk(page: Page, url: str) -> None:

@@ -30,7 +30,7 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         return [] if cursor.description is None else cursor.fetchall()
 
 
-@pytest.mark.parametrize(("number", "own"), [(6, []), (7, OWN), (10, OWN), (11, OWN), (12, OWN)])
+@pytest.mark.parametrize(("number", "own"), [(6, []), (7, OWN), (10, OWN), (11, OWN), (12, OWN), (13, OWN)])
 async def test_keys_and_their_queue_go_on(number: int, own: list[str], empty_postgres_url: str) -> None:
     """Keys a and b have begun three jobs.
 
@@ -52,6 +52,8 @@ async def test_keys_and_their_queue_go_on(number: int, own: list[str], empty_pos
         assert [limit.limit for limit in (await queue["c"].inspect()).limits] == [
             *own, "600/m", "30000 tokens/m",
         ]  # fmt: skip
+        await queue["c"].configure(weight=3)
+        assert (await queue["c"].inspect()).weight == 3
         common = await queue.inspect()
         assert (common.ticket, common.generation) == (4, before["api"])
     async with IntervalQueue("alone", store=url) as alone:

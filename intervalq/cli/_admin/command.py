@@ -108,6 +108,7 @@ def cool_down(name: str, duration: str, store: str | None, *, as_json_: bool) ->
     epilog=examples(
         "intervalq configure api --rate 10/s",
         "intervalq configure api --limit 600/min --limit '30_000 tokens/min'",
+        "intervalq configure api:tenant-42 --weight 5",
     )
 )
 @click.argument("name")
@@ -124,6 +125,12 @@ def cool_down(name: str, duration: str, store: str | None, *, as_json_: bool) ->
     metavar="N",
     help="Jobs that may run at the same time. 0: no limit.",
 )
+@click.option(
+    "--weight",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Starts of a key (NAME:KEY) in its turn, for all processes. 0: each has its own.",
+)
 @store_option
 @json_option
 def configure(
@@ -137,6 +144,7 @@ def configure(
     no_limits: bool,
     burst: int | None,
     max_running: int | None,
+    weight: int | None,
     store: str | None,
     as_json_: bool,
 ) -> None:
@@ -147,13 +155,15 @@ def configure(
     if limits and no_limits:
         raise InvalidOption("give --limit or --no-limits, not both")
     windows = () if no_limits else limits or None
-    if (interval, rate, floor, ceiling, burst, max_running, windows) == (None,) * 7:
-        raise InvalidOption("nothing to change: give --interval, --rate, --limit, --burst or --max-running")
+    if (interval, rate, floor, ceiling, burst, max_running, weight, windows) == (None,) * 8:
+        raise InvalidOption(
+            "nothing to change: give --interval, --rate, --limit, --burst, --max-running or --weight"
+        )
 
     async def change(queue: IntervalQueue) -> None:
         await queue.configure(
             interval=interval, rate=rate, floor=floor, ceiling=ceiling, burst=burst, max_running=max_running,
-            limits=windows,
+            limits=windows, weight=weight,
         )  # fmt: skip
 
     _change(name, store, change, "configured", as_json_=as_json_)

@@ -22,7 +22,7 @@ from intervalq._watch.follow import Gaps
 from intervalq._watch.rates import Point, Rates
 from intervalq._watch.reader import Reader
 from intervalq._watch.rows import Row
-from intervalq.cli._top.ask import Confirm
+from intervalq.cli._top.ask import Ask, Confirm
 from intervalq.cli._top.table import LABEL, details, fill
 from intervalq.cli._top.tasks import TasksOf
 from intervalq.errors import IntervalqError
@@ -61,6 +61,7 @@ class Top(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("p", "pause", "Pause, resume"),
+        Binding("w", "weigh", "Weight"),
         Binding("f", "fire", "Run now"),
         *(Binding(str(place + 1), f"view({place})", show=False) for place in range(4)),
     ]
@@ -212,6 +213,22 @@ class Top(App[None]):
         elif subject is not None:
             self._change(subject, "Resume" if subject.paused else "Pause")
 
+    def action_weigh(self) -> None:
+        """Change the weight of the key under the cursor."""
+        subject = None if (row := self._row()) is None else row.subject
+        if not isinstance(subject, QueueState) or ":" not in subject.name:
+            return
+        name = subject.name
+
+        def answered(given: str | None) -> None:
+            if given and given.isdecimal():
+                self._do("Weight of", name, lambda: self._reader.weigh(name, int(given)))
+            elif given:
+                self.notify(f"{escaped(given)} is not a number", severity="error", markup=False)
+
+        question = f"Starts of {escaped(name)} in its turn, for all processes; 0: each process has its own"
+        self.push_screen(Ask(question), answered)
+
     def action_fire(self) -> None:
         """Run the schedule under the cursor now, after asking."""
         if (row := self._row()) is not None and isinstance(row.subject, ScheduleInfo):
@@ -221,6 +238,13 @@ class Top(App[None]):
         self._ask(verb, schedule.name, lambda: self._reader.change_schedule(schedule, verb.lower()))
 
     def _ask(self, verb: str, name: str, change: Callable[[], Awaitable[None]]) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._do(verb, name, change)
+
+        self.push_screen(Confirm(f"{verb} {escaped(name)}, for all processes?"), answered)
+
+    def _do(self, verb: str, name: str, change: Callable[[], Awaitable[None]]) -> None:
         async def do() -> None:
             try:
                 await change()
@@ -230,11 +254,7 @@ class Top(App[None]):
                 self.notify(f"{verb} {escaped(name)}: done", markup=False)
                 await self.look()
 
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self.run_worker(do(), name="change")
-
-        self.push_screen(Confirm(f"{verb} {escaped(name)}, for all processes?"), answered)
+        self.run_worker(do(), name="change")
 
 
 def bars(points: Sequence[Point], width: int) -> str:

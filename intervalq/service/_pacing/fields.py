@@ -87,6 +87,12 @@ FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "burst": {"type": "integer", "minimum": 1, "maximum": 1_000_000},
     "max_running": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
+    "weight": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 1_000,
+        "description": "Of a key under a shared rate, for all processes; 0: each process has its own.",
+    },
     "limits": {"type": "array", "maxItems": 16, "items": {"type": "string", "maxLength": 100}},
 }
 """Every field of a request, with its schema."""

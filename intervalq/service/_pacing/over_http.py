@@ -37,7 +37,9 @@ VERBS: Final = (
     Verb("POST", f"{_AT}/settle", Pacing.settle, ("receipt", "units")),
     Verb("POST", f"{_AT}/hold", Pacing.hold, ("key", "seconds")),
     Verb("POST", f"{_AT}/resume", Pacing.resume, ("key",)),
-    Verb("PUT", _AT, Pacing.configure, ("key", "interval", "rate", "burst", "max_running", "limits")),
+    Verb(
+        "PUT", _AT, Pacing.configure, ("key", "interval", "rate", "burst", "max_running", "limits", "weight")
+    ),
     Verb("GET", _AT, Pacing.inspect, ("key",)),
 )
 

@@ -115,13 +115,15 @@ class Pacing:
         """Change the queue for everybody, or create it."""
         await need(caller, [("administer", name)])
         settings = {each: given[each] for each in _SETTINGS if each in given}
-        for each in ("burst", "max_running"):
+        for each in ("burst", "max_running", "weight"):
             if each in settings:
                 settings[each] = int(settings[each])
         async with self._queue(name, given) as queue:
             try:
                 await queue.inspect()
             except QueueNotFound:
+                if "weight" in settings:
+                    raise
                 await self._create(name, given.get("key"), settings)
             else:
                 await queue.configure(**settings)
@@ -156,7 +158,7 @@ class Pacing:
         return receipt
 
 
-_SETTINGS: Final = ("interval", "rate", "burst", "max_running", "limits")
+_SETTINGS: Final = ("interval", "rate", "burst", "max_running", "limits", "weight")
 
 
 def _whole(cost: Any) -> int | dict[str, int]:  # noqa: ANN401 - as JSON has it

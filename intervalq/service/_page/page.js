@@ -117,7 +117,7 @@ function fill(element, row) {
   }
   if (row.gaps) parts.push(histogram(row.gaps), made("p", "gaps from 0 to 2 intervals and more, logarithmic; red line: " +
     (row.gaps.promise === null ? "none is promised" : `promised, ${row.gaps.promise.toPrecision(2)}`), "dim"));
-  open.replaceChildren(...parts, facts, ...(row.may_change ? [buttonOfQueue(row)] : []));
+  open.replaceChildren(...parts, facts, ...(row.may_change ? buttonsOfQueue(row) : []));
 }
 
 function list(facts) {
@@ -167,10 +167,21 @@ function chart(points) {
   return whole;
 }
 
-function buttonOfQueue(row) {
-  const [name, ...key] = row.key.split(":");
-  const path = `v1/queues/${encodeURIComponent(name)}/${row.held ? "resume" : "hold"}`;
-  return button(row, row.held ? "Resume" : "Pause", path, key.length ? { key: key.join(":") } : {});
+function buttonsOfQueue(row) {
+  const [name, ...rest] = row.key.split(":"), key = rest.length ? { key: rest.join(":") } : {};
+  const path = `v1/queues/${encodeURIComponent(name)}`;
+  const pause = button(row, row.held ? "Resume" : "Pause", `${path}/${row.held ? "resume" : "hold"}`, key);
+  return rest.length ? [pause, buttonOfWeight(row, path, key)] : [pause];
+}
+
+function buttonOfWeight(row, path, key) {
+  const one = made("button", "Weight");
+  one.dataset.of = `Weight ${row.key}`;
+  one.addEventListener("click", async () => {
+    const given = prompt(`Starts of ${row.cells[0]} in its turn, for all processes, from 1 to 1,000; 0: each process has its own`)?.trim();
+    if (given) await send(path, { ...key, weight: Number(given) }, "PUT");
+  });
+  return one;
 }
 
 function buttonsOfSchedule(row) {
@@ -188,9 +199,9 @@ function button(row, verb, path, about) {
   return one;
 }
 
-async function send(path, about) {
+async function send(path, about, method = "POST") {
   const answer = await request(path, {
-    method: "POST",
+    method,
     headers: { "content-type": "application/json" },
     body: JSON.stringify(about),
   }).catch(() => null);

@@ -14,9 +14,9 @@ from intervalq.rules import RENAMED, BadRecord, NewerRecord, State
 QUEUE: Final = re.compile(r"[!-~]{1,300}")
 """The pattern of names of queues."""
 
-_REPLACED: Final = frozenset({"stepped", "limits", "auto", *RENAMED})
-"""The fields that a record may have and its next version not: those of limits and of an automatic interval,
-and those with the names of older layouts."""
+_REPLACED: Final = frozenset({"stepped", "limits", "auto", "weight", *RENAMED})
+"""The fields that a record may have and its next version not: those of limits, of an automatic interval
+and of weights, and those with the names of older layouts."""
 
 
 def parse(text: str) -> Any:  # noqa: ANN401 - any JSON value

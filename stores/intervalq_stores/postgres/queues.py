@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
 
 T = TypeVar("T")
-SCHEMA: Final = 13
+SCHEMA: Final = 14
 """The version of schema `intervalq` that this file needs; queues.sql says when to increment it."""
 
 _PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql
@@ -249,7 +249,7 @@ def _place(error: Exception) -> int | None:
     return int(detail) if sqlstate(error) in _OF_ONE and detail.isdecimal() else None
 
 
-_OMITTED: Final = frozenset({"limits", "auto"})
+_OMITTED: Final = frozenset({"limits", "auto", "weight"})
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,9 @@ local function read(stored, size)
   if stored.auto then
     state.auto, known = automatic().read(stored, state.ticket), known + 1
   end
+  if stored.weight then
+    state.weight, known = whole(stored.weight, 'weight', 1, MAX_WEIGHT), known + 1
+  end
   if stored.limits or stored.stepped then
     state.limits = new_limits()
     known = known + state.limits.read(state, stored)
@@ -143,10 +146,11 @@ local function settle(state, now)
 end
 
 local function lapses(state)
-  local IDLE_KEPT = 60000000
+  local IDLE_KEPT, WEIGHT_KEPT = 60000000, 604800000000
   if state.ephemeral == 0 or state.held_since or state.leases > 0 then return FOREVER end
   local slots = state.due + state.held_total + (state.burst + 1) * state.interval
-  return math.min(FOREVER, slots + (state.limits and state.limits.kept(state) or 0) + IDLE_KEPT)
+  local kept = state.weight and WEIGHT_KEPT or IDLE_KEPT
+  return math.min(FOREVER, slots + (state.limits and state.limits.kept(state) or 0) + kept)
 end
 
 local function fresh(command, now)
@@ -457,6 +461,9 @@ local function other(state, command, now)
     if limits then respread(limits) end
     state.max_running = command.max_running or state.max_running
     if state.max_running == 0 then state.running, state.leases = {}, 0 end
+    if command.weight then
+      state.weight, state.has_others = command.weight > 0 and command.weight or nil, true
+    end
   end
 
   local function finish()

@@ -218,8 +218,10 @@ def _flag(number: object) -> object:
 
 def _record(fields: list[Any]) -> dict[str, Any]:
     more = len(fields) - len(_STORED)
-    limited, auto = more > 1, more % 2 == 1
+    weighted = more > 0 and not isinstance(fields[-1], list)
+    limited, auto = more - weighted > 1, (more - weighted) % 2 == 1
     names = (*_STORED, *(_LIMITED if limited else ()), *(("auto",) if auto else ()))
+    names += ("weight",) if weighted else ()
     record = dict(zip(names, fields, strict=True))
     leases = record["running"]
     if limited:

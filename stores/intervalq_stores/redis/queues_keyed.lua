@@ -274,6 +274,7 @@ local function advanced(own, common, command, known, now)
     written = true
   end
   local reach = command.ahead or command.reach
+  if own.state and own.state.weight and not known.own_pace then known.weight = own.state.weight end
   local again = prepared(own, common, command, known, now)
   for_one_turn(own.state, common, command, known, now)
   local before, current = own.state and copy(own.state), own.state and own.state.current or 0

@@ -32,6 +32,7 @@
 --                                    granted slots of a key, which don't move with it
 --            auto                    SLOWEST:FASTEST:PEAK:BASE:CUT_AT:CUT_TICKET; only if the interval finds the
 --                                    server's limit; microseconds, CUT_AT on the queue's clock
+--            weight                  whole number; only if the weight of a key was set for all of its handles
 --          Up to layout 5, some fields had other names (see `read` in queues.lua); layout 1 had no late_total, error
 --          and error_until. The step that first writes such a record removes them.
 --          Leases are in the same key, which is moved, evicted and expired as a whole. A cluster that is moving a
@@ -46,7 +47,7 @@
 --            { generation, held_since or '', {ticket, until, ticket, until...}, NUMBERS... }.
 --            With limits, dues {due...} and units {{units...}...} follow in the answer, and in the state
 --            stepped and {{most, window, unit, jitter, used {end, units, due...}, ahead {end, units...}}...}; an edge
---            ends the list of its limit. With auto, its list of numbers ends the state
+--            ends the list of its limit. With auto, its list of numbers follows in the state, and a weight ends it
 -- Errors   CORRUPT (not our record), NEWER (a newer layout), RANGE (a number that can't be stored)
 -- Channel  intervalq:{QUEUE}:wake, also intervalq:{QUEUE:KEY}:wake in a cluster, gets an empty message when a step ended a hold
 --
@@ -56,6 +57,7 @@
 local FOREVER = 9007199254740991
 local LAYOUT = 6
 local MAX_TICKETS = 1000
+local MAX_WEIGHT = 1000
 
 -- Fields of the record that are whole numbers, and below their minimums (a clock may read anything). The first ones are
 -- the settings, in the order of the command; answers have all of them in this order.

@@ -33,8 +33,10 @@ local function keep(state, stored, more, is_new, lapses)
   if state.limits then state.limits.write(state, stored, put, is_new or has_others) end
   local auto = state.auto and automatic().written(state)
   if auto and (is_new or auto ~= stored.auto) then put('auto', auto) end
+  local weight = state.weight and written(state.weight, 'weight')
+  if weight and (is_new or weight ~= stored.weight) then put('weight', weight) end
   if more or has_others or state.leases > 0 then
-    local record = { version = true, generation = true, held_since = true, auto = auto ~= nil }
+    local record = { version = true, generation = true, held_since = true, auto = auto ~= nil, weight = weight ~= nil }
     for i = 1, #NUMBERS do record[NUMBERS[i]] = true end
     for ticket, lapse in pairs(state.running) do
       local name, text = 'running:' .. written(ticket, 'running'), written(lapse, 'running')
@@ -86,6 +88,7 @@ local function reply(answer, state, now)
     reply[#reply + 1], reply[#reply + 2] = answer.dues or {}, answer.units or {}
   end
   if state and state.auto then record[#record + 1] = state.auto end
+  if state and state.weight then record[#record + 1] = state.weight end
   return reply
 end
 

@@ -80,6 +80,9 @@ begin
         r.running := '{}';
         r.leases := '{}';
     end if;
+    if command ? 'weight' then
+        r.weight := nullif((command ->> 'weight')::bigint, 0);
+    end if;
     return r;
 end
 $$;
@@ -212,7 +215,7 @@ begin
             revoked_through = r.revoked_through, held_total = r.held_total, held_since = r.held_since,
             held_until = r.held_until, last_now = r.last_now, running = r.running, leases = r.leases,
             late_total = r.late_total, error = r.error, error_until = r.error_until,
-            limits = r.limits, stepped = r.stepped, auto = r.auto
+            limits = r.limits, stepped = r.stepped, auto = r.auto, weight = r.weight
         where q.name = r.name;
     else
         insert into intervalq.queues select r.*;

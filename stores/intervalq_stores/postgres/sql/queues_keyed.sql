@@ -407,6 +407,15 @@ end
 $$;
 
 
+-- intervalq._weighted: what a sender knows, with the weight in the record of its key, if that has one.
+create or replace function intervalq._weighted(known jsonb, r intervalq.queues) returns jsonb
+language sql immutable
+return case
+    when r.weight is null or (known -> 'own_pace')::boolean then known
+    else jsonb_set(known, '{weight}', to_jsonb(r.weight))
+end;
+
+
 -- intervalq._advance_keyed: does the step as if the key were alone; what it grants must be granted by the common
 -- queue, too.
 create or replace function intervalq._advance_keyed(
@@ -429,6 +438,7 @@ begin
         and coalesce(known ->> 'generation' = common.generation, false);
     k.common := case when k.written then intervalq._reported(common, known) else common end;
     k.places := known -> 'places';
+    known := intervalq._weighted(known, r);
     if r.name is not null and not intervalq._disagrees(r, command) then
         if command ? 'settled' and command ->> 'generation' = r.generation and r.limits is not null then
             r := intervalq._correct_fixed(r, command -> 'settled');

@@ -30,7 +30,8 @@ return coalesce(
         and -9007199254740991 <= all (r.leases) and 9007199254740991 >= all (r.leases)
     )
     and (r.limits is null or intervalq._sound_limits(r))
-    and (r.auto is null or intervalq._sound_auto(r)),
+    and (r.auto is null or intervalq._sound_auto(r))
+    and (r.weight is null or r.weight between 1 and 1000),
     false
 );
 
@@ -43,7 +44,8 @@ return case
     when not r.ephemeral or r.held_since is not null or cardinality(r.running) > 0 then 9007199254740991
     else least(
         9007199254740991,
-        r.due + r.held_total + (r.burst::numeric + 1) * r.interval + 60000000
+        r.due + r.held_total + (r.burst::numeric + 1) * r.interval
+        + case when r.weight is null then 60000000 else 604800000000 end
         + case when r.limits is null then 0 else intervalq._kept(r) end
     )::bigint
 end;

@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 13 then
-            raise exception 'schema intervalq is newer than this file, which makes version 13'
+        if (select max(v.number) from intervalq.version v) > 14 then
+            raise exception 'schema intervalq is newer than this file, which makes version 14'
                 using errcode = 'IQ002';
         end if;
     end if;
@@ -78,7 +78,8 @@ create table if not exists intervalq.queues (
     error_until bigint not null default 0,
     limits intervalq._limit[],  -- null: there are none
     stepped bigint,             -- null without limits
-    auto bigint[]               -- null: the interval doesn't find a limit by itself
+    auto bigint[],              -- null: the interval doesn't find a limit by itself
+    weight bigint               -- null: each handle of a key has its own
 ) with (fillfactor = 50);
 
 -- Upgrades from versions up to 8, in which some columns had other names: see `rules.RENAMED`. Rows keep the number of
@@ -106,7 +107,8 @@ alter table if exists intervalq.queues
     add column if not exists error_until bigint not null default 0,
     add column if not exists limits intervalq._limit[],
     add column if not exists stepped bigint,
-    add column if not exists auto bigint[];
+    add column if not exists auto bigint[],
+    add column if not exists weight bigint;
 drop function if exists intervalq.apply(text, jsonb, bigint);
 drop function if exists intervalq._usable(intervalq.queues, jsonb, bigint);
 drop function if exists intervalq._shown(intervalq.queues);
