@@ -142,6 +142,11 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def pressed() -> contextlib.AbstractContextManager[None]:
+    """Two busy loops per processor, while the context is open."""
+    return _pressed(2 * _processors(), ())
+
+
 @contextlib.contextmanager
 def _pressed(loops: int, _: Sequence[int]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:

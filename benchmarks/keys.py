@@ -7,6 +7,8 @@ starts until the last small job began, divided by that. Each process has connect
 `many`: thousands of keys with one job each, from several processes. `used` is the share of the common rate that
 their starts used, `asked` the number of requests to the store per job, and `lapsed` the number of records of keys
 that are left after all have been idle for a while.
+
+`timer us` says how late bare sleeps of this machine ended meanwhile, in the median, in microseconds.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import statistics
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -25,6 +30,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
+from _conditions import pressed
 from _report import words
 from _store import store_of
 from _table import Column, table
@@ -43,6 +49,7 @@ SMALL = (
     Column("x share", "ratio", "{:.2f}"),
     Column("shortest gap", "gap", "{:.3f}"),
     Column("load", "load", "{:.1f}"),
+    Column("timer us", "timer", "{:.0f}"),
 )
 MANY = (
     Column("store", "store"),
@@ -56,6 +63,7 @@ MANY = (
     Column("records after", "after", "{}"),
     Column("lapsed", "lapsed", "{}"),
     Column("load", "load", "{:.1f}"),
+    Column("timer us", "timer", "{:.0f}"),
 )
 
 
@@ -150,6 +158,27 @@ def run(works: list[Work]) -> Found:
     return Found(max(each.since for each in found), starts, sum(each.asked for each in found))
 
 
+@contextmanager
+def timers() -> Iterator[list[float]]:
+    """How late bare sleeps end while the context is open, in microseconds."""
+    late: list[float] = []
+    ended = threading.Event()
+
+    def measure() -> None:
+        begin = time.monotonic()
+        while not ended.wait(0.05):
+            late.append((time.monotonic() - begin - 0.05) * 1e6)
+            begin = time.monotonic()
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    try:
+        yield late
+    finally:
+        ended.set()
+        thread.join()
+
+
 def gaps(starts: list[tuple[float, str]], rate: float) -> list[float]:
     """The times between starts, in intervals."""
     return [(b - a) * rate for (a, _), (b, _) in pairwise(starts)]
@@ -158,7 +187,7 @@ def gaps(starts: list[tuple[float, str]], rate: float) -> list[float]:
 def small(kind: str, rate: float, backlog: int) -> dict[str, object]:
     """Two small backlogs beside a large one."""
     load = os.getloadavg()[0]
-    with store_of(kind) as url:
+    with store_of(kind) as url, timers() as late:
         jobs = {"large": backlog, "b": 10, "c": 10}
         works = [
             Work(url, rate, "shared", {key: count}, 10 + 60 / rate, count > 10) for key, count in jobs.items()
@@ -169,7 +198,7 @@ def small(kind: str, rate: float, backlog: int) -> dict[str, object]:
     gap = min(gaps(found.starts, rate))
     return {
         "store": kind, "backlog": backlog, "rate": f"{rate:g}/s", **through,
-        "ratio": max(through.values()) / 30, "gap": gap, "load": load,
+        "ratio": max(through.values()) / 30, "gap": gap, "load": load, "timer": statistics.median(late),
     }  # fmt: skip
 
 
@@ -187,7 +216,7 @@ async def keys_left(url: str) -> int:
 def many(kind: str, rate: float, keys: int, processes: int) -> dict[str, object]:
     """Keys with one job each."""
     load = os.getloadavg()[0]
-    with store_of(kind) as url:
+    with store_of(kind) as url, timers() as late:
         names = [f"k{number}" for number in range(keys)]
         parts = [names[number::processes] for number in range(processes)]
         works = [Work(url, rate, "shared", dict.fromkeys(part, 1), 4 * keys / rate + 60) for part in parts]
@@ -200,6 +229,7 @@ def many(kind: str, rate: float, keys: int, processes: int) -> dict[str, object]
         "store": kind, "keys": f"{len(found.starts)} of {keys}", "processes": processes, "rate": f"{rate:g}/s",
         "used": len(between) / sum(between), "long": max(between), "gap": min(between),
         "asked": found.asked / len(found.starts), "after": after, "lapsed": lapsed, "load": load,
+        "timer": statistics.median(late),
     }  # fmt: skip
 
 
@@ -223,16 +253,21 @@ def main() -> None:
     parser.add_argument("--backlog", type=int, default=10_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--pressed", action="store_true", help="beside two busy loops per processor")
     arguments = parser.parse_args()
-    parts = words(arguments.only)
+    with pressed() if arguments.pressed else nullcontext():
+        tables(arguments)
+
+
+def tables(arguments: argparse.Namespace) -> None:
+    """Run what is asked for, and print a table for each part."""
+    parts, stores = words(arguments.only), words(arguments.store)
     if "small" in parts:
         rates = [float(rate) for rate in words(arguments.rates)]
-        rows = [small(kind, rate, arguments.backlog) for kind in words(arguments.store) for rate in rates]
+        rows = [small(kind, rate, arguments.backlog) for kind in stores for rate in rates]
         print(table(SMALL, rows), flush=True)
     if "many" in parts:
-        rows = [
-            many(kind, arguments.rate, arguments.keys, arguments.processes) for kind in words(arguments.store)
-        ]
+        rows = [many(kind, arguments.rate, arguments.keys, arguments.processes) for kind in stores]
         print(table(MANY, rows), flush=True)
 
 

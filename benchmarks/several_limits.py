@@ -30,6 +30,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from _conditions import pressed
 from _limited_clients import CLIENTS, Take
 from _limited_stub import KINDS, Scale, Stub, share
 from _store import Meter, store_of
@@ -167,12 +168,13 @@ def main() -> None:
     parser.add_argument("--stubs", default=",".join(KINDS), help="kinds of stubs, separated by commas")
     parser.add_argument("--only", default=";".join(CLIENTS), help="contenders, separated by semicolons")
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--pressed", action="store_true", help="beside two busy loops per processor")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     options = parser.parse_args()
     options.seconds = options.seconds or 4.5 * SCALES[options.scale].window
     rows: list[dict[str, Any]] = []
-    for _ in range(options.runs):
-        for contender in options.only.split(";"):
+    with pressed() if options.pressed else contextlib.nullcontext():
+        for contender in options.runs * options.only.split(";"):
             rows += asyncio.run(together(contender, options))
             print(table(COLUMNS, rows[-len(options.stubs.split(",")) :]), file=sys.stderr, flush=True)
     if options.json:

@@ -128,7 +128,7 @@ def _with_settings(state: State, settings: Settings) -> State:
     early = windows.lateness(state) - windows.lateness(after) if settings.limits else 0
     if early:
         after = configure.revoke_all(after)
-    return windows.prolong(after, early) if early > 0 else after
+    return configure.prolong(after, early) if early > 0 else after
 
 
 def _advance(

@@ -222,7 +222,7 @@ BUGS: Final = {
         _LIMIT, 118, fixed, "settle", _settled_twice, exceeded
     ),
     "it is settled in the cell behind": Bug(
-        _LIMIT, 199, fixed, "fixed_cell", _settled_elsewhere, exceeded
+        _LIMIT, 417, fixed, "fixed_cell", _settled_elsewhere, exceeded
     ),
     "it is settled in the order of the common limits": Bug(
         _LIMIT, 6, store, "of_key", _in_wrong_order, exceeded
@@ -242,7 +242,7 @@ BUGS: Final = {
         _LIMIT, 361, windows, "windows_of", _by_the_stores_clock, exceeded
     ),
     "what nobody uses is refunded twice": Bug(
-        _LIMIT, 16, Places, "refunds", _refunded_twice, exceeded
+        _LIMIT, 57, Places, "refunds", _refunded_twice, exceeded
     ),
     "tickets have the places of those of a record that is gone": Bug(
         _LIMIT, 0, KeyStore, "_is_anew", lambda *_: False, lapsed

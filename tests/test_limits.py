@@ -202,7 +202,7 @@ def test_the_judge_sees_what_breaks_a_limit(bug: str, first: int, monkeypatch: p
     """Only few runs show the second bug, so the runs begin near one that does."""
     if bug == "no lateness":
         monkeypatch.setattr(windows, "_span", lambda limit, _: limit.window)
-        monkeypatch.setattr(windows, "end_of_cell", lambda limit, due: due // limit.cell * limit.cell)
+        monkeypatch.setattr(windows, "end_of_cell", lambda limit, due: due // limit.block * limit.block)
     elif bug == "not set back":
         monkeypatch.setattr(windows, "set_back", lambda state, *_: state)
     else:

@@ -32,7 +32,7 @@ from window_oracle import Run
 SECOND = 1_000_000
 T0 = 64 * 15_625_000 * SECOND
 TOKENS = Limit(100, 64 * SECOND, "tokens")
-"""A cell is a second."""
+"""A cell is a third of a second."""
 SETTINGS = Settings(interval=SECOND, limits=(TOKENS,))
 
 
@@ -65,14 +65,14 @@ def moved_to(state: State, slot: Slot, answer: Answer) -> Slot:
 
 
 def counted(state: State) -> list[tuple[int, int]]:
-    """The cells that count, in seconds."""
+    """The cells that count, by the seconds in which they end."""
     (use,) = state.usage
-    return [((cell[0] - T0) // SECOND, cell[1]) for cell in sorted([*use.used, *use.ahead])]
+    return [(-((T0 - cell[0]) // SECOND), cell[1]) for cell in sorted([*use.used, *use.ahead])]
 
 
 def test_the_next_ticket_is_granted_as_soon_as_there_is_room() -> None:
     state, slots = several(90, 90, 90)
-    assert [(slot.due - T0) // SECOND for slot in slots] == [0, 65, 130]
+    assert [(slot.due - T0) // SECOND for slot in slots] == [0, 64, 128]
     assert ask(state, slots[1], 2 * SECOND)[1].granted == (), "there is no room yet"
     state = settled(state, slots[0], 2 * SECOND, -85)
     assert ask(state, slots[2], 2 * SECOND)[1].granted == (), "it is not the next one"
@@ -81,12 +81,12 @@ def test_the_next_ticket_is_granted_as_soon_as_there_is_room() -> None:
     assert moved == Slot(2, T0 + 2 * SECOND, 1, (90,))
     assert (answer.at_once, answer.count) == (True, 0)
     assert (state.ticket, state.current, state.current_due, state.due) == (3, 2, moved.due, slots[2].due)
-    assert counted(state) == [(1, 5), (3, 90), (131, 90)]
+    assert counted(state) == [(1, 5), (3, 90), (129, 90)]
     state = settled(state, moved, 3 * SECOND, -85)
     state, answer = ask(state, slots[2], 3 * SECOND)
     assert (moved_to(state, slots[2], answer).due, state.due) == (T0 + 3 * SECOND, T0 + 3 * SECOND)
     assert counted(state) == [(1, 5), (3, 5), (4, 90)]
-    assert step(state, 3 * SECOND, take=1, units=((1,),))[1].taken[0].due == T0 + 65_100_000
+    assert step(state, 3 * SECOND, take=1, units=((1,),))[1].taken[0].due == T0 + 64_433_334
 
 
 def test_it_comes_an_interval_behind_the_last_granted_slot_and_not_too_far_ahead() -> None:
@@ -107,8 +107,8 @@ def test_new_tickets_come_behind_it_once_it_is_granted_and_are_not_granted() -> 
     state, answer = ask(state, slots[1], 2 * SECOND, **more)
     assert moved_to(state, slots[1], answer).due == T0 + 2 * SECOND
     assert (answer.begun, [slot.ticket for slot in answer.taken]) == (0, [3, 4])
-    assert [slot.due - T0 for slot in answer.taken] == [3 * SECOND, 65_100_000]
-    assert counted(state) == [(1, 5), (3, 90), (4, 5), (66, 5)]
+    assert [slot.due - T0 for slot in answer.taken] == [3 * SECOND, 64_433_334]
+    assert counted(state) == [(1, 5), (3, 90), (4, 5), (65, 5)]
 
 
 @pytest.mark.parametrize("fields", [{"ahead": None}, {"generation": "other"}])
@@ -157,21 +157,21 @@ def test_a_process_that_is_late_for_a_moved_slot_keeps_its_place() -> None:
     assert (answer.granted, answer.missed, answer.at_once) == ((2,), (), True)
     assert after.ticket == 3
     assert after.clock(T0 + 4 * SECOND) == moved.due + after.tolerance
-    assert counted(after) == [(1, 10), (3, 90), (67, 5)]
+    assert counted(after) == [(1, 10), (3, 90), (66, 5)]
     copy = Advance(generation="g", slots=(moved,), until=T0 + 9 * SECOND, high_water_mark=mark)
     assert do(after, copy, T0 + 5 * SECOND)[1].granted == ()
 
 
 def test_another_interval_makes_no_slot_end_where_one_that_came_sooner_ended() -> None:
     settings = replace(SETTINGS, interval=2 * SECOND)
-    took = Advance(settings=settings, nonce="g", take=2, costs=(1, 64), units=((90,), (90,)))
+    took = Advance(settings=settings, nonce="g", take=2, costs=(1, 63), units=((90,), (90,)))
     state, answer = do(None, took, T0)
     first, slot = answer.taken
-    state = settled(state, first, 2 * SECOND, -80)
-    state, answer = ask(state, slot, 2 * SECOND + 200_000)
-    assert slot.due - moved_to(state, slot, answer).due == 63 * SECOND
+    state = settled(state, first, SECOND, -80)
+    state, answer = ask(state, slot, slot.due - T0 - 62 * SECOND)
+    assert slot.due - moved_to(state, slot, answer).due == 62 * SECOND
     state, _ = do(state, Configure(interval=SECOND), T0 + 3 * SECOND)
-    assert slot.due + 63 * SECOND == state.current_due
+    assert slot.due + 62 * SECOND == state.current_due
     late = {"until": T0 + 70 * SECOND, "high_water_mark": HighWaterMark(state.ticket, state.due)}
     assert ask(state, slot, 66 * SECOND, **late)[1].granted == ()
 

@@ -32,7 +32,7 @@ def test_the_judges_see_planted_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
         return span(limit, state) - windows.lateness(state)
 
     def too_long(limit: Limit, state: State) -> int:
-        return span(limit, state) + 2 * limit.cell
+        return span(limit, state) + 2 * limit.block
 
     with monkeypatch.context() as patch:
         patch.setattr(windows, "_span", too_short)

@@ -1,7 +1,7 @@
 """The real costs of jobs, known after they began, and refunds of unused slots, on their way to the store.
 
-They go with the shard's next request. If there is none for the length of a cell, a second at most, they get a
-request of their own. Windows are exact to a cell, so a request for each job would hardly be more exact.
+They go with the shard's next request. If there is none for a 64th of the window, a second at most, they get a
+request of their own.
 
 Units below the estimate are sent once: without an answer, the store may have them, and subtracting them twice
 would be too much. Units beyond the estimate are sent until there is an answer.
@@ -257,5 +257,5 @@ def _counted(state: State) -> tuple[str, tuple[Limit, ...]]:
 
 
 def patience(limits: Sequence[Limit]) -> int:
-    """How long a difference for these limits may wait at most: the length of their shortest cell."""
-    return min([MAX_WAIT, *(limit.cell for limit in limits)])
+    """How long a difference for these limits may wait at most: the length of their shortest block."""
+    return min([MAX_WAIT, *(limit.block for limit in limits)])

@@ -16,7 +16,7 @@ from intervalq._spec import windows
 from intervalq._spec.auto import Auto, Pace
 from intervalq._spec.commands import Advance, Command, Configure
 from intervalq._spec.record import FOREVER, STARTS, Limit, Settings, Slot, State, Units, Usage
-from intervalq._spec.windows import end_of_cell, put
+from intervalq._spec.windows import UsedCells, changed, end_of_cell, put, put_used
 
 
 def fresh(command: Command, settings: Settings, now: int) -> State:
@@ -34,6 +34,22 @@ def fresh(command: Command, settings: Settings, now: int) -> State:
         generation=command.nonce, settings=settings, due=due, current_due=due, last_now=now, usage=usage,
         pace=pace,
     )  # fmt: skip
+
+
+def prolong(state: State, length: int) -> State:
+    """Count granted slots for longer: their jobs may begin later than the present settings allow.
+
+    Nothing else may be ahead: slots that aren't granted were revoked.
+    """
+    lag = state.lag
+
+    def prolonged(_: int, __: Limit, use: Usage) -> Usage:
+        used: UsedCells = ()
+        for end, units, due in (*use.used, *((end + lag, units, end) for end, units in use.ahead)):
+            used = put_used(used, (end + length, units, due))
+        return Usage(used)
+
+    return changed(state, prolonged)
 
 
 def revoke_all(state: State) -> State:
@@ -69,7 +85,7 @@ def configured(state: State, command: Configure) -> State:
         # slots may begin later than the units of a new one allow for.
         after = revoke_all(after)
     if early > 0:
-        after = windows.prolong(after, early)
+        after = prolong(after, early)
     return after if limits == old.limits else _respread(after, limits)
 
 
@@ -97,7 +113,7 @@ def _usage(limit: Limit, state: State) -> Usage:
     source, use = min(
         known, key=lambda each: (each[0].window < limit.window, abs(each[0].window - limit.window))
     )
-    if source.cell == limit.cell:
+    if source.block == limit.block:
         return use
     ahead: tuple[tuple[int, int], ...] = ()
     for end, units in use.ahead:  # of granted slots only: if limits change, the others are revoked

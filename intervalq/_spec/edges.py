@@ -71,7 +71,7 @@ def _is_among_edges(state: State, limit: Limit, use: Usage, length: int) -> bool
     """Whether an edge lies between the first slot, or the start of the hold, and the end of the last slot."""
     if limit.edge is None or not use.ahead:
         return False
-    first = min(use.ahead[0][0] - limit.cell, state.clock(state.last_now)) + min(0, length)
+    first = min(use.ahead[0][0] - limit.block, state.clock(state.last_now)) + min(0, length)
     last = use.ahead[-1][0] + limit.jitter + windows.lateness(state) + max(0, length)
     at = first + state.held_total + 1
     return at + (limit.edge - at) % limit.window < last + state.held_total
@@ -79,5 +79,5 @@ def _is_among_edges(state: State, limit: Limit, use: Usage, length: int) -> bool
 
 def _stayed(state: State, limit: Limit, use: Usage) -> Usage:
     """Keep the units of granted slots in their windows, and drop those of the others."""
-    last = windows.end_of_cell(limit, state.current_due)
+    last = windows.end_of_granted(limit, use, state.current_due)
     return use if limit.edge is None else windows.stayed(use, last, state.lag)

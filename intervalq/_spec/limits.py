@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from intervalq._spec import parse
-from intervalq._spec.record import CELLS, MAX_LIMITS, STARTS
+from intervalq._spec.record import BLOCKS, MAX_LIMITS, STARTS
 from intervalq._spec.record import Limit as Rule
 from intervalq.errors import InvalidInterval, InvalidOption, short
 
-_MAX_WINDOW: Final = CELLS * 86_400 * parse.SECOND
-"""The maximum length of a window: 64 cells of a day."""
+_MAX_WINDOW: Final = BLOCKS * 86_400 * parse.SECOND
+"""The maximum length of a window: 64 blocks of a day."""
 
 _MAX_UNITS: Final = 1_000_000_000_000
 
@@ -81,7 +81,7 @@ class Limit:
                 f"the unit {short(self.unit)} of a limit must be 1 to 32 of the characters A-Z a-z 0-9 . _ "
                 "-, beginning with a letter"
             )
-        window = parse.duration(self.window, least=CELLS, most=_MAX_WINDOW, what="the window of a limit")
+        window = parse.duration(self.window, least=BLOCKS, most=_MAX_WINDOW, what="the window of a limit")
         jitter = parse.duration(self.jitter, most=_MAX_WINDOW, what="the jitter of a limit")
         return Rule(most, window, self.unit, jitter, _edge(self.edge, window))
 
@@ -128,10 +128,10 @@ def _rule(value: object) -> Rule:
     if match is None or period is None:
         raise InvalidOption(f"{short(value)} is not a limit: {_FORMS}")
     window = int(match[3] or 1) * period
-    if not CELLS <= window <= _MAX_WINDOW:
+    if not BLOCKS <= window <= _MAX_WINDOW:
         raise InvalidInterval(
             value,
-            f"is out of range: the window of a limit must be from {parse.text(CELLS)} to "
+            f"is out of range: the window of a limit must be from {parse.text(BLOCKS)} to "
             f"{parse.text(_MAX_WINDOW)}",
         )
     seconds, unit = window / parse.SECOND, match[2] or STARTS

@@ -39,8 +39,11 @@ MAX_LEASES: Final = 1_000_000
 STARTS: Final = "starts"
 """The unit of a limit that counts starts: a job of cost n counts n."""
 
-CELLS: Final = 64
-"""In how many cells a window is counted: a unit counts for up to one cell longer than the window is."""
+BLOCKS: Final = 64
+"""How many blocks a window has. Each of them has several cells."""
+
+CELLS: Final = 3
+"""How many cells a block has. A unit counts for up to one cell longer than the window is."""
 
 MAX_CELLS: Final = 4_000
 """The maximum number of cells kept for a limit: slots further ahead share the last one."""
@@ -114,9 +117,9 @@ class Limit(NamedTuple):
     begins where the one before it ends. None: the limit holds in any window."""
 
     @property
-    def cell(self) -> int:
-        """The length of the cells in which units are counted, in microseconds: a 64th of the window."""
-        return -(-(self.window + self.jitter) // CELLS)
+    def block(self) -> int:
+        """The length of a block of cells, in microseconds: a 64th of the window."""
+        return -(-(self.window + self.jitter) // BLOCKS)
 
     def to_list(self) -> list[int | str]:
         """[most, window, unit, jitter], and the edge if there is one."""
@@ -387,10 +390,10 @@ def _cells(data: Mapping[str, Any], name: str, size: int) -> list[tuple[int, ...
     flat = data.get(name)
     if not isinstance(flat, list) or len(flat) % size or len(flat) > size * MAX_CELLS:
         raise BadRecord(f"'{name}' must be a list of cells that is not too long")
-    numbers = [
-        whole({name: number}, name, 1 if place % size == 1 else None) for place, number in enumerate(flat)
-    ]
-    cells = [tuple(numbers[at : at + size]) for at in range(0, len(numbers), size)]
+    if {type(number) for number in flat} != {int} or min(flat[1::size]) < 1 or max(map(abs, flat)) > FOREVER:
+        for place, number in enumerate(flat):  # the error says what is wrong
+            whole({name: number}, name, 1 if place % size == 1 else None)
+    cells = [tuple(flat[at : at + size]) for at in range(0, len(flat), size)]
     if any(one[0] >= other[0] for one, other in pairwise(cells)):
         raise BadRecord(f"'{name}' must be in order")
     return cells

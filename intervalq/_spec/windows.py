@@ -3,10 +3,10 @@
 A ticket takes units of each limit when it is issued, at its slot. They count until the slot is a window old,
 so a new slot is the earliest instant at which its units fit in with all that count then.
 
-Units are kept in cells of a 64th of the window, and count until the end of their cell is a window old: exact
-in the direction that matters, and a 64th of a limit is wasted at most. Each limit has two lists. The units of
-slots that may still be used lie *ahead*, on the queue's clock, so a hold moves them with their slots. Once a
-slot is over, its units are *used*: they lie on the store's clock, and age in real time even while the queue
+Units are kept in cells of a 192nd of the window, and count until the end of their cell is a window old: exact
+in the direction that matters, and a 192nd of a limit is wasted at most. Each limit has two lists. The units
+of slots that may still be used lie *ahead*, on the queue's clock, so a hold moves them with their slots. Once
+a slot is over, its units are *used*: they lie on the store's clock, and age in real time even while the queue
 is held. A job may begin late by the tolerance, the credit of a burst, and its process's error about the
 store's clock, so the windows are longer by these.
 
@@ -31,6 +31,7 @@ from itertools import chain, repeat
 from typing import TypeAlias
 
 from intervalq._spec.record import (
+    CELLS,
     FOREVER,
     MAX_CELLS,
     STARTS,
@@ -60,12 +61,22 @@ def lateness(state: State) -> int:
 
 def kept(state: State) -> int:
     """How long after its slot a unit may still count; 0 without limits."""
-    return max((_span(limit, state) + limit.cell for limit in state.settings.limits), default=0)
+    return max((_span(limit, state) + limit.block for limit in state.settings.limits), default=0)
 
 
 def end_of_cell(limit: Limit, due: int) -> int:
-    """The end of the cell that contains an instant."""
-    return min(FOREVER, (due // limit.cell + 1) * limit.cell)
+    """The end of the cell that contains an instant. A window has 64 blocks, and each of them three cells."""
+    begin, cell = due // limit.block * limit.block, -(-limit.block // CELLS)
+    return min(FOREVER, begin + limit.block, begin + ((due - begin) // cell + 1) * cell)
+
+
+def end_of_granted(limit: Limit, use: Usage, current_due: int) -> int:
+    """The end of the last cell ahead that may contain the last granted slot.
+
+    In earlier versions a cell was as long as a block, and their shards may use the same record.
+    """
+    block = min(FOREVER, (current_due // limit.block + 1) * limit.block)
+    return block if any(end == block for end, _ in use.ahead) else end_of_cell(limit, current_due)
 
 
 def fresh(settings: Settings, now: int, *, was_lost: bool) -> tuple[Usage, ...]:
@@ -105,7 +116,7 @@ def hold(state: State) -> State:
     are_others = max(state.current, state.revoked_through) < state.ticket
 
     def held(_: int, limit: Limit, use: Usage) -> Usage:
-        last = end_of_cell(limit, state.current_due) - (limit.cell if are_others else 0)
+        last = state.current_due if are_others else end_of_cell(limit, state.current_due)
         return stayed(use, last, lag)
 
     return changed(state, held)
@@ -286,12 +297,12 @@ def settle(state: State, settled: Sequence[Settled]) -> State:
 
 def revoke(state: State) -> State:
     """Stop counting the units of all slots behind the last granted one."""
-    return changed(
-        state,
-        lambda _, limit, use: use._replace(
-            ahead=tuple(cell for cell in use.ahead if cell[0] <= end_of_cell(limit, state.current_due))
-        ),
-    )
+
+    def revoked(_: int, limit: Limit, use: Usage) -> Usage:
+        last = end_of_granted(limit, use, state.current_due)
+        return use._replace(ahead=tuple(cell for cell in use.ahead if cell[0] <= last))
+
+    return changed(state, revoked)
 
 
 def heal(state: State, mark: HighWaterMark) -> State:
@@ -304,22 +315,6 @@ def heal(state: State, mark: HighWaterMark) -> State:
         state,
         lambda _, limit, use: use._replace(ahead=put(use.ahead, end_of_cell(limit, mark.due), lost(limit))),
     )
-
-
-def prolong(state: State, length: int) -> State:
-    """Count granted slots for longer: their jobs may begin later than the present settings allow.
-
-    Nothing else may be ahead: slots that aren't granted were revoked.
-    """
-    lag = state.lag
-
-    def prolonged(_: int, __: Limit, use: Usage) -> Usage:
-        used: UsedCells = ()
-        for end, units, due in (*use.used, *((end + lag, units, end) for end, units in use.ahead)):
-            used = put_used(used, (end + length, units, due))
-        return Usage(used)
-
-    return changed(state, prolonged)
 
 
 def changed(state: State, change: Callable[[int, Limit, Usage], Usage]) -> State:

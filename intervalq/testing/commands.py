@@ -117,7 +117,7 @@ class CommandSource:
         for limit, use in zip(state.settings.limits, state.usage, strict=True):
             ends = [end + state.held_total for end, _ in use.ahead[:3]] + [cell[0] for cell in use.used[:2]]
             limits += [
-                end + length for end in ends for length in (0, limit.window, limit.window + limit.cell)
+                end + length for end in ends for length in (0, limit.window, limit.window + limit.block)
             ]
             if limit.edge is not None:
                 edge = self.now + (limit.edge - self.now) % limit.window

@@ -19,7 +19,7 @@ _USE: Final = rules._use
 @bug("window-short", "windows", 0)
 def _() -> Iterator[None]:
     """Units are forgotten one cell before their window is over."""
-    yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - 2 * limit.cell)
+    yield from instead(windows, "_span", lambda limit, state: _SPAN(limit, state) - 2 * limit.block)
 
 
 @bug("jitter-forgotten", "windows", 8)

@@ -153,17 +153,26 @@ async def test_what_a_client_gets_wrong_is_said(
     for body in (b"{", b"[]", b'{"nope": 1}', b'{"queues": "q"}', b'{"claimantId": "\xff"}', b"[" * 100_000):
         answer = await plain.post("/claim", content=body)
         assert (answer.status_code, answer.json()["code"]) == (400, 3), body
+    half = b'"\\ud800"'
+    for odd in (
+        b'"docDeletes": ' + half,
+        half + b": 1",
+        b'"changes": [{"mode": ' + half + b"}]",
+        b'"docDeletes": "' + b"x" * 100_000 + b'"',
+    ):
+        answer = await plain.post("/modify", content=b"{" + odd + b"}")
+        assert (answer.status_code, len(answer.content) < 1_000) == (400, True)
     answer = await plain.post("/modify", content=b" " * (4 * 1024 * 1024 + 1))
     assert (answer.status_code, "bytes" in answer.json()["message"]) == (429, True)
     assert (await plain.get("/tasks")).status_code == 400
     assert (await plain.get("/tasks", params={"queue": queue, "limit": "x"})).status_code == 400
     assert (await plain.get("/queues", params={"match": "x"})).status_code == 400
-    for odd in (
+    for bad in (
         {"query.namespace": "a#b"},
         {"query.namespace": "n", "query.omitValues": "1"},
         {"query": "n"},
     ):
-        assert (await plain.get("/docs", params=odd)).status_code == 400
+        assert (await plain.get("/docs", params=bad)).status_code == 400
     assert (await plain.get("/claim")).status_code == 405
 
 

@@ -364,6 +364,9 @@ async def test_tasks_are_changed_in_bulk_within_the_rights_and_it_is_said_who_di
                 assert (await edit(name, change, **more)).status_code == 403, (name, change)
             for wrong in ({"change": "retry", "to": "mails"}, {"change": "move"}, {"change": "burn"}):
                 assert (await edit("mends", **wrong)).status_code == 400
+            mends = {"authorization": "Bearer token of mends"}
+            body = rb'{"change": "retry", "queue": "mails.dead", "ids": ["\ud800"]}'
+            assert (await client.post("tasks/edit", headers=mends, content=body)).status_code == 400
             assert [each.size for each in await tasks.queues()] == [1, 3]
 
             answer = await edit("mends", "retry", ids=[dead[0], other])
@@ -372,7 +375,6 @@ async def test_tasks_are_changed_in_bulk_within_the_rights_and_it_is_said_who_di
             assert (await edit("mends", "delete")).json() == {"done": 2, "refused": []}
             assert {each.name: each.size for each in await tasks.queues()} == {"letters.dead": 1, "mails": 1}
 
-            mends = {"authorization": "Bearer token of mends"}
             held = await client.post("queues/api/hold", headers=mends, json={"seconds": 60})
             assert held.status_code == 204
             actions = (await client.get("overview", headers=mends)).json()["actions"]["rows"]

@@ -61,7 +61,7 @@ def test_the_script_has_the_constants_of_the_rules() -> None:
     own = {"SETTINGS": "5"}
     names = ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT", "STARTS")
     expected = {name: getattr(rules, name) for name in names}
-    expected |= {name: getattr(record, name) for name in ("CELLS", "MAX_CELLS", "MAX_LIMITS")}
+    expected |= {name: getattr(record, name) for name in ("BLOCKS", "CELLS", "MAX_CELLS", "MAX_LIMITS")}
     expected |= {name: getattr(auto, name) for name in ("MAX_INTERVAL", "SETTLED")}
     curve = ("RETURN", "RETURN_STARTS", "FASTER", "FIRST", "EARLY", "SCALE", "STEPS", "FAR")
     expected |= {name: getattr(auto, f"_{name}") for name in curve}

@@ -7,7 +7,7 @@ from typing import Final
 from intervalq._keys.names import shown
 from intervalq._spec import parse
 from intervalq._spec.limits import text
-from intervalq._spec.record import CELLS
+from intervalq._spec.record import BLOCKS, CELLS
 from intervalq.rules import STARTS, Inspect, Settings
 from intervalq.store import Store
 
@@ -34,12 +34,13 @@ async def examine_limits(store: Store) -> list[Finding]:
 def about_limits(name: str, settings: Settings, *, is_remote: bool) -> list[Finding]:
     """Problems with the limits of one queue."""
     found = list[str]()
+    cells = BLOCKS * CELLS
     fastest = settings.interval if settings.auto is None else settings.auto.fastest
     for limit in settings.limits:
         named = text(limit)
         if limit.unit == STARTS and settings.has_pace:
             starts = settings.burst + (limit.window + limit.jitter) // fastest
-            if limit.most * CELLS > starts * (CELLS + 1):  # otherwise it may bind because of its cells
+            if limit.most * cells > starts * (cells + 1):  # otherwise it may bind because of its cells
                 found.append(
                     f"the limit {named} never delays a job: one start in {parse.text(fastest)} is always "
                     "fewer; leave it out, or configure a faster pace"

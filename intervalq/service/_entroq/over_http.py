@@ -27,6 +27,8 @@ from intervalq.service._refusal import Code, Refusal, refusal
 
 _PROTOCOLS: Final = {"entroq-protocol": "1, 2"}
 """The versions of the protocol that are served, as clients ask for them."""
+_TOLD: Final = 500
+"""The maximum number of characters that are said of what is wrong with a request."""
 
 
 def routes(verbs: Verbs, access: Access | None) -> list[Route]:
@@ -90,8 +92,10 @@ async def _message(request: Request, kind: type[Message]) -> Message:
             body = await body_of(request) or b"{}"
             await away(len(body) > LARGE, _read, body, message)
     except (json_format.Error, ValueError, RecursionError) as error:
+        # The text may repeat the request, of any length, with half characters that no answer can have.
+        why = str(error)[:_TOLD].encode(errors="backslashreplace").decode()
         raise Refusal(
-            Code.INVALID_ARGUMENT, f"the request is not a valid {kind.DESCRIPTOR.name}: {error}"
+            Code.INVALID_ARGUMENT, f"the request is not a valid {kind.DESCRIPTOR.name}: {why}"
         ) from error
     return message
 
@@ -102,7 +106,15 @@ def _read(body: bytes, message: Message) -> None:
         raise json_format.ParseError("it is not a JSON object")
     found: list[Any] = [read]  # each value takes some microseconds to read
     for value in found:
-        found += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if isinstance(value, dict):
+            found += value.values()
+            for name in value:
+                if not name.isascii():
+                    name.encode()  # half a character is no error of the client for protobuf, but its own
+        elif isinstance(value, list):
+            found += value
+        elif isinstance(value, str) and not value.isascii():
+            value.encode()
         if len(found) > MAX_VALUES:
             raise json_format.ParseError(f"it has more than {MAX_VALUES:,} values: send fewer at once")
     json_format.ParseDict(read, message)

@@ -97,6 +97,9 @@ FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Every field of a request, with its schema."""
 
+_HALF: Final = re.compile("[\ud800-\udfff]")
+"""Half a character, which neither stores nor answers can have."""
+
 
 def fields_of(body: bytes, allowed: Collection[str]) -> dict[str, Any]:
     """The fields of a body; an empty body has none.
@@ -129,6 +132,7 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:  # noqa: ANN401 - any 
     if kind == "string":
         return (
             isinstance(value, str)
+            and not _HALF.search(value)
             and schema.get("minLength", 0) <= len(value) <= schema["maxLength"]
             and re.fullmatch(schema.get("pattern", ".*"), value, re.DOTALL) is not None
         )
@@ -143,6 +147,7 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:  # noqa: ANN401 - any 
             isinstance(value, dict)
             and schema["minProperties"] <= len(value) <= schema["maxProperties"]
             and all(_fits(each, schema["additionalProperties"]) for each in value.values())
+            and not _HALF.search("".join(value))
         )
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

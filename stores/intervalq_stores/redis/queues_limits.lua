@@ -6,7 +6,8 @@
 
 -- The limits of a state (a list, empty at first), and its functions.
 local function new_limits()
-  local CELLS = 64
+  local BLOCKS = 64
+  local CELLS = 3
   local MAX_CELLS = 4000
   local MAX_LIMITS = 16
   local STARTS = 'starts'
@@ -15,9 +16,9 @@ local function new_limits()
   -- Cells are flat lists: `ahead` is { end, units, end, units... }, and `used` is { end, units, due, end... }.
   -- `changed` is set on those that were changed.
   local function add(most, window, unit, jitter, edge)
-    local cell = math.ceil((window + jitter) / CELLS)
+    local block = math.ceil((window + jitter) / BLOCKS)
     limits[#limits + 1] =
-      { most = most, window = window, unit = unit, jitter = jitter, edge = edge, cell = cell, used = {}, ahead = {} }
+      { most = most, window = window, unit = unit, jitter = jitter, edge = edge, block = block, used = {}, ahead = {} }
     return limits[#limits]
   end
 
@@ -143,7 +144,15 @@ local function new_limits()
   end
 
   local function end_of_cell(limit, due)
-    return math.min(FOREVER, (math.floor(due / limit.cell) + 1) * limit.cell)
+    local first, cell = math.floor(due / limit.block) * limit.block, math.ceil(limit.block / CELLS)
+    return math.min(FOREVER, first + limit.block, first + (math.floor((due - first) / cell) + 1) * cell)
+  end
+
+  -- The end of the last cell ahead that may contain the last granted slot; cells of earlier versions are whole blocks.
+  local function end_of_granted(limit, state)
+    local block, last = (math.floor(state.current_due / limit.block) + 1) * limit.block
+    for i = 1, #limit.ahead, 2 do last = limit.ahead[i] == math.min(FOREVER, block) and limit.ahead[i] or last end
+    return last or end_of_cell(limit, state.current_due)
   end
 
   local function units_of(slot) return { unpack(slot, 4) } end
@@ -168,10 +177,7 @@ local function new_limits()
       if due then table.insert(cells, i + 2, due) end
       return
     end
-    if i > size then
-      i = i - width
-      cells[i] = stop
-    end
+    if i > size then i, cells[size + 1 - width] = size + 1 - width, stop end
     cells[i + 1] = cells[i + 1] + units
     if due then cells[i + 2] = math.max(cells[i + 2], due) end
   end
@@ -210,7 +216,7 @@ local function new_limits()
 
   function limits.kept(state)
     local most = 0
-    for _, limit in ipairs(limits) do most = math.max(most, span(limit, state) + limit.cell) end
+    for _, limit in ipairs(limits) do most = math.max(most, span(limit, state) + limit.block) end
     return most
   end
 
@@ -247,11 +253,9 @@ local function new_limits()
   end
 
   function limits.hold(state)
+    local due, lag = state.current_due, state.held_total + state.stepped
     local are_others = math.max(state.current, state.revoked_through) < state.ticket
-    for _, limit in ipairs(limits) do
-      local last = end_of_cell(limit, state.current_due) - (are_others and limit.cell or 0)
-      move(limit, last, state.held_total + state.stepped)
-    end
+    for _, limit in ipairs(limits) do move(limit, are_others and due or end_of_cell(limit, due), lag) end
   end
 
   -- The cell, of a limit of a key, in which the slot at this instant on the server's clock was fixed.
@@ -451,7 +455,7 @@ local function new_limits()
 
   function limits.revoke(state)
     for _, limit in ipairs(limits) do
-      local ahead, last = limit.ahead, end_of_cell(limit, state.current_due)
+      local ahead, last = limit.ahead, end_of_granted(limit, state)
       for i = #ahead - 1, 1, -2 do
         if ahead[i] <= last then break end
         ahead[i], ahead[i + 1], ahead.changed = nil, nil, true
@@ -477,7 +481,7 @@ local function new_limits()
     local cost, twin, behind = slot[3] or 1, limits.copy(), {}
     twin.give_back(state, slot)
     for n, limit in ipairs(twin) do
-      local ahead, known = limit.ahead, end_of_cell(limit, state.current_due)
+      local ahead, known = limit.ahead, end_of_granted(limit, state)
       limit.ahead = only(ahead, 2, function(stop) return stop <= known end)
       behind[n] = limit.ahead == ahead and {} or only(ahead, 2, function(stop) return stop > known end)
     end
@@ -517,7 +521,7 @@ local function new_limits()
   local function is_among_edges(limit, state, length)
     local ahead = limit.ahead
     if not limit.edge or not ahead[1] then return false end
-    local first = math.min(ahead[1] - limit.cell, clock_of(state, state.last_now)) + math.min(0, length)
+    local first = math.min(ahead[1] - limit.block, clock_of(state, state.last_now)) + math.min(0, length)
     local last = ahead[#ahead - 1] + limit.jitter + lateness(state) + math.max(0, length)
     return next_edge(limit, first + state.held_total + 1) < last + state.held_total
   end
@@ -530,7 +534,7 @@ local function new_limits()
     for _, limit in ipairs(limits) do are_among = are_among or is_among_edges(limit, state, length) end
     if not are_among then return false end
     for _, limit in ipairs(limits) do
-      if limit.edge then move(limit, end_of_cell(limit, state.current_due), state.held_total + state.stepped) end
+      if limit.edge then move(limit, end_of_granted(limit, state), state.held_total + state.stepped) end
     end
     return true
   end
@@ -579,10 +583,10 @@ local function new_limits()
       local used, ahead = source and source.used or {}, source and source.ahead or {}
       for i = 1, #used do
         local is_due = i % 3 == 0 and used[i] > -FOREVER
-        limit.used[i] = is_due and source.cell ~= limit.cell and end_of_cell(limit, used[i] - 1) or used[i]
+        limit.used[i] = is_due and source.block ~= limit.block and end_of_cell(limit, used[i] - 1) or used[i]
       end
       for i = 1, #ahead, 2 do
-        local stop = source.cell == limit.cell and ahead[i]
+        local stop = source.block == limit.block and ahead[i]
           or end_of_cell(limit, math.min(ahead[i] - 1, state.current_due))
         put(limit.ahead, stop, ahead[i + 1])
       end

@@ -89,7 +89,7 @@ def _prompt(seen: Observer, plan: Plan, start: Start, reports: list[_Report]) ->
     if planned is None or planned.turn is not None or not _beyond(start) or _is_gone(seen, start):
         return
     slowest, counts = _slowest(seen, process), _counts(plan, start)
-    cells = [limit.rule().cell / 1e6 for limit in plan.limits if limit.unit in _beyond(start)]
+    cells = [limit.rule().block / 1e6 for limit in plan.limits if limit.unit in _beyond(start)]
     until = start.ended + min([_WAITS, *cells]) + 2 * planned.lateness + 2 * slowest + _SOON
     if seen.holds or seen.limited:
         until += _HELD + slowest

@@ -43,7 +43,7 @@ create or replace function intervalq._fixed(l intervalq._limit, at bigint) retur
 language plpgsql immutable
 as $$
 declare
-    ends constant bigint := intervalq._cell_end(at, intervalq._cell(l));
+    ends constant bigint := intervalq._cell_end(at, intervalq._block(l));
     place constant integer := intervalq._place(l.used, 3, ends);
 begin
     return case
@@ -74,7 +74,7 @@ begin
             r.limits[k].used := intervalq._added(l.used, 3, place, -units);
             continue;
         end if;
-        ends := intervalq._cell_end((slot ->> 1)::bigint, intervalq._cell(l));
+        ends := intervalq._cell_end((slot ->> 1)::bigint, intervalq._block(l));
         place := cardinality(l.ahead) - 1;
         while l.ahead[place] > ends loop
             place := place - 2;
@@ -129,7 +129,7 @@ begin
         l := r.limits[k];
         for i in 0 .. jsonb_array_length(settled) - 1 loop
             more := settled -> i ->> (k + 1);
-            ends := intervalq._cell_end((settled -> i ->> 0)::bigint, intervalq._cell(l));
+            ends := intervalq._cell_end((settled -> i ->> 0)::bigint, intervalq._block(l));
             at := ends + (settled -> i ->> 1)::bigint;
             continue when coalesce(more, 0) = 0 
                 or intervalq._expiry(
@@ -164,11 +164,13 @@ as $$
 declare
     l intervalq._limit;
     n integer;
+    ends bigint;
 begin
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         n := cardinality(l.ahead);
-        while l.ahead[n - 1] > intervalq._cell_end(r.current_due, intervalq._cell(l)) loop
+        ends := intervalq._granted_end(l, r.current_due);
+        while l.ahead[n - 1] > ends loop
             n := n - 2;
         end loop;
         r.limits[k].ahead := l.ahead[:n];
@@ -191,7 +193,7 @@ begin
     for k in 1 .. kinds loop
         cells := '{}';
         for i in 1 .. cardinality(dues) loop
-            cells := cells || intervalq._cell_end(dues[i], intervalq._cell(r.limits[k]));
+            cells := cells || intervalq._cell_end(dues[i], intervalq._block(r.limits[k]));
             cells := cells || taken[(i - 1) * kinds + k];
         end loop;
         r.limits[k].ahead := intervalq._put((r.limits[k]).ahead, cells);
@@ -263,11 +265,11 @@ begin
             if place is not null then
                 l.used := intervalq._put_used(
                     intervalq._added(l.used, 3, place, -units),
-                    array[intervalq._cell_end(at, intervalq._cell(l)), units, -9007199254740991]
+                    array[intervalq._cell_end(at, intervalq._block(l)), units, -9007199254740991]
                 );
                 continue;
             end if;
-            ends := intervalq._cell_end((slots -> i ->> 1)::bigint, intervalq._cell(l));
+            ends := intervalq._cell_end((slots -> i ->> 1)::bigint, intervalq._block(l));
             place := intervalq._place(l.ahead, 2, ends);
             if l.ahead[place] is distinct from ends then
                 back := back || array[ends, units];
@@ -378,7 +380,7 @@ begin
         edges[k] := l.edge;
         widths[k] := l.window;
         delays[k] := l.jitter + intervalq._lateness(r);
-        lengths[k] := intervalq._cell(l);
+        lengths[k] := intervalq._block(l);
         most[k] := l.most;
         cells := cells || counting || array_fill(0::bigint, array[2 * wanted::integer]);
     end loop;
@@ -523,8 +525,7 @@ begin
                 from generate_series(1, cardinality((counted.limits[k]).ahead), 2) as i,
                     lateral (values (1, (counted.limits[k]).ahead[i]), (2, (counted.limits[k]).ahead[i + 1]))
                         as x (n, number)
-                where (counted.limits[k]).ahead[i]
-                    > intervalq._cell_end(r.current_due, intervalq._cell(r.limits[k]))
+                where (counted.limits[k]).ahead[i] > intervalq._granted_end(counted.limits[k], r.current_due)
                 order by i, x.n
             )
         );

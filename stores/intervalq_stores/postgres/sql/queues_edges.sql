@@ -19,7 +19,7 @@ begin
     end if;
     foreach l in array r.limits loop
         continue when l.edge is null or l.ahead = '{}';
-        first := least(l.ahead[1] - intervalq._cell(l), clock) + least(0, length);
+        first := least(l.ahead[1] - intervalq._block(l), clock) + least(0, length);
         last := l.ahead[cardinality(l.ahead) - 1] + l.jitter + late + greatest(0, length);
         are_among := are_among or intervalq._next_edge(first + r.held_total + 1, l.edge, l.window) < last + r.held_total;
     end loop;
@@ -29,7 +29,7 @@ begin
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         continue when l.edge is null;
-        r.limits[k] := intervalq._stayed(l, intervalq._cell_end(r.current_due, intervalq._cell(l)), r.held_total + r.stepped);
+        r.limits[k] := intervalq._stayed(l, intervalq._granted_end(l, r.current_due), r.held_total + r.stepped);
     end loop;
     return intervalq._revoke_all(r);
 end
@@ -84,7 +84,7 @@ begin
             end if;
         end loop;
         for i in 0 .. jsonb_array_length(slots) - 1 loop
-            at := intervalq._cell_end((slots -> i ->> 1)::bigint, intervalq._cell(l)) + r.held_total + l.jitter + late;
+            at := intervalq._cell_end((slots -> i ->> 1)::bigint, intervalq._block(l)) + r.held_total + l.jitter + late;
             if intervalq._next_edge(at, l.edge, l.window)
                 <> intervalq._next_edge(at + length, l.edge, l.window)
             then

@@ -40,12 +40,12 @@ begin
         for k in 1 .. cardinality(r.limits) loop
             continue when taken[k] = 0;
             l := r.limits[k];
-            ends := intervalq._cell_end(due, intervalq._cell(l));
+            ends := intervalq._cell_end(due, intervalq._block(l));
             place := intervalq._place(l.ahead, 2, ends);
             if l.ahead[place] = ends then
                 l.ahead := intervalq._added(l.ahead, 2, place, -taken[k]);
             end if;
-            ends := intervalq._cell_end(due + r.held_total + r.stepped, intervalq._cell(l));
+            ends := intervalq._cell_end(due + r.held_total + r.stepped, intervalq._block(l));
             l.used := intervalq._put_used(l.used, array[ends, taken[k], -9007199254740991]);
             r.limits[k] := l;
         end loop;
@@ -73,7 +73,7 @@ begin
         for i in 0 .. jsonb_array_length(settled) - 1 loop
             more := coalesce((settled -> i ->> (k + 1))::bigint, 0);
             at := (settled -> i ->> 0)::bigint + (settled -> i ->> 1)::bigint;
-            ends := intervalq._cell_end(at, intervalq._cell(l));
+            ends := intervalq._cell_end(at, intervalq._block(l));
             continue when more = 0 or intervalq._expiry(
                 ends - r.held_total - r.stepped, l.edge, l.window, l.jitter + late, r.held_total, r.error
             ) <= over;

@@ -1,15 +1,37 @@
 -- Limits of units per window: their cells, their validation, and how cells expire.
 
--- intervalq._cell: the length of the cells in which a limit's units are counted.
-create or replace function intervalq._cell(l intervalq._limit) returns bigint
+-- intervalq._block: the length of a limit's blocks of cells, in which its units are counted.
+create or replace function intervalq._block(l intervalq._limit) returns bigint
 language sql immutable
 return (l."window" + l.jitter + 63) / 64;
 
 
--- intervalq._cell_end: the end of the cell of this length that contains an instant, which may be negative.
-create or replace function intervalq._cell_end(due bigint, cell bigint) returns bigint
+-- intervalq._cell_end: the end of the cell that contains an instant, which may be negative. Each block of this length
+-- has three cells.
+create or replace function intervalq._cell_end(due bigint, block bigint) returns bigint
 language sql immutable
-return least(9007199254740991, due - due % cell + case when due % cell < 0 then 0 else cell end);
+return least(
+    9007199254740991,
+    due - (due % block + block) % block
+        + least(block, ((due % block + block) % block / ((block + 2) / 3) + 1) * ((block + 2) / 3))
+);
+
+
+-- intervalq._granted_end: the end of the last cell ahead that may contain the last granted slot. In earlier versions a
+-- cell was as long as a block.
+create or replace function intervalq._granted_end(l intervalq._limit, current_due bigint) returns bigint
+language plpgsql immutable
+as $$
+declare
+    block constant bigint := intervalq._block(l);
+    ends constant bigint := least(9007199254740991, current_due - (current_due % block + block) % block + block);
+begin
+    if exists (select from generate_series(1, cardinality(l.ahead), 2) as i where l.ahead[i] = ends) then
+        return ends;
+    end if;
+    return intervalq._cell_end(current_due, block);
+end
+$$;
 
 
 -- intervalq._next_edge: the first edge at this instant on the server's clock, or after it.
@@ -124,7 +146,7 @@ declare
     longest bigint := 0;
 begin
     foreach l in array r.limits loop
-        longest := greatest(longest, l.window + l.jitter + intervalq._cell(l));
+        longest := greatest(longest, l.window + l.jitter + intervalq._block(l));
     end loop;
     return longest + intervalq._lateness(r) + r.error;
 end
@@ -310,8 +332,9 @@ begin
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
         r.limits[k] := intervalq._stayed(
-            l, intervalq._cell_end(r.current_due, intervalq._cell(l))
-            - case when greatest(r.current, r.revoked_through) < r.ticket then intervalq._cell(l) else 0 end,
+            l,
+            case when greatest(r.current, r.revoked_through) < r.ticket then r.current_due
+            else intervalq._cell_end(r.current_due, intervalq._block(l)) end,
             r.held_total + r.stepped
         );
     end loop;
@@ -329,7 +352,7 @@ declare
     others constant intervalq._limit[] := r.limits;
     l intervalq._limit;
     source intervalq._limit;
-    cell bigint;
+    block bigint;
 begin
     if given = '[]' then
         r.limits := null;
@@ -340,7 +363,7 @@ begin
     r.limits := intervalq._fresh_limits(given, 0, false);
     for k in 1 .. cardinality(r.limits) loop
         l := r.limits[k];
-        cell := intervalq._cell(l);
+        block := intervalq._block(l);
         -- The next longer window has counted all that matters, a shorter one only a part of it.
         select x.most, x."window", x.unit, x.jitter, x.used, x.ahead, x.edge into source
         from unnest(others) with ordinality as x (most, "window", unit, jitter, used, ahead, edge, n)
@@ -348,20 +371,20 @@ begin
         order by x."window" < l."window", abs(x."window" - l."window"), x.n
         limit 1;
         continue when source.unit is null;
-        if intervalq._cell(source) = cell then
+        if intervalq._block(source) = block then
             l.used := source.used;
             l.ahead := source.ahead;
         else
             for i in 1 .. cardinality(source.used) by 3 loop
                 l.used := l.used || array[source.used[i], source.used[i + 1], case source.used[i + 2]
                     when -9007199254740991 then -9007199254740991
-                    else intervalq._cell_end(source.used[i + 2] - 1, cell)
+                    else intervalq._cell_end(source.used[i + 2] - 1, block)
                 end];
             end loop;
             for i in 1 .. cardinality(source.ahead) by 2 loop
                 l.ahead := intervalq._put(
                     l.ahead,
-                    array[intervalq._cell_end(least(source.ahead[i] - 1, r.current_due), cell), source.ahead[i + 1]]
+                    array[intervalq._cell_end(least(source.ahead[i] - 1, r.current_due), block), source.ahead[i + 1]]
                 );
             end loop;
         end if;

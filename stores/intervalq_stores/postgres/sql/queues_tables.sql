@@ -116,6 +116,8 @@ drop function if exists intervalq._leases(bigint[], bigint[]);
 drop function if exists intervalq._set_back_for(intervalq.queues, jsonb, bigint, bigint);
 drop function if exists intervalq._set_back(intervalq.queues, bigint);
 drop function if exists intervalq._bring_back(intervalq.queues, jsonb);
+drop function if exists intervalq._cell(intervalq._limit);
+drop function if exists intervalq._cell_end(bigint, bigint);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb);
 drop function if exists intervalq._moved(intervalq.queues, intervalq.queues, jsonb, jsonb, jsonb);
 drop function if exists intervalq._waited(intervalq.queues, bigint);
