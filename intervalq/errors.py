@@ -127,9 +127,12 @@ class QueueNotFound(IntervalqError):
 
     def __init__(self, queue: str, store: str = "") -> None:
         self.queue, self.store = queue, store
+        remedy = "the first job with an interval, a rate or limits creates it"
+        if ":" in queue:  # a key
+            remedy = "it is forgotten when it has been idle for a minute, and its next job creates it"
         super().__init__(
             f"the store has no queue {queue!r}{plain(f' ({store})' if store else '')}: check name and store; "
-            "the first job with an interval, a rate or limits creates it"
+            f"{remedy}"
         )
 
 
@@ -382,10 +385,7 @@ class InsecurePath(StoreError):
 
 
 class CorruptState(StoreError):
-    """A record in the store is not one that intervalq wrote, or its times are out of range.
-
-    It is left as it is, never reset.
-    """
+    """A stored record was not written by intervalq, or its times are out of range. It is left as it is."""
 
 
 class VersionMismatch(StoreError):

@@ -106,7 +106,7 @@ def test_the_command_line_sets_it(intervalq: CommandLine, tmp_path: Path) -> Non
         async with IntervalQueue("api", rate="100/s", each="shared", store=store) as queue:
             async with queue["ann"].slot():
                 pass
-            with pytest.raises(QueueNotFound):
+            with pytest.raises(QueueNotFound, match="idle for a minute"):
                 await IntervalQueue("api", store=store)["bob"].configure(weight=2)
             return (await queue["ann"].inspect()).weight or 0
 

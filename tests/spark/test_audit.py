@@ -157,9 +157,9 @@ def test_what_is_missing_for_a_page_is_said(
 # --- against another judge ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [4, 1 << 20])
-def test_random_logs_are_judged_as_another_judge_does(spark: SparkSession, block: int) -> None:
-    """There are many edges, or none: blocks of four intervals, or one for all."""
+@pytest.mark.parametrize(("block", "held"), [(4, 1 << 20), (1 << 20, 5)])
+def test_random_logs_are_judged_as_another_judge_does(spark: SparkSession, block: int, held: int) -> None:
+    """There are many edges, or none: blocks of four intervals, or one for all, judged five rows at a time."""
     from intervalq.spark._audit.audit import audit
 
     dice = random.Random(20_261)
@@ -174,6 +174,7 @@ def test_random_logs_are_judged_as_another_judge_does(spark: SparkSession, block
         unique_keys=False,
         now=logs.NOW,
         _block=block,
+        _held=held,
     )
     assert (found.tally.facts.queues["q0"].block < 10) is (block == 4)
     kinds = set(judge(rows, reach=2, most=3, grace=1.0))

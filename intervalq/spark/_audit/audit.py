@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from intervalq._spec import parse
 from intervalq.errors import InvalidOption
+from intervalq.spark._audit.clocks import windows
 from intervalq.spark._audit.events import cool_downs, running
 from intervalq.spark._audit.facts import (
     YEAR_2000,
@@ -35,6 +36,7 @@ from intervalq.spark._audit.scan.figures import Figures
 from intervalq.spark._audit.scan.groups import KEYS, ORDER, ROWS
 from intervalq.spark._audit.scan.keys import BY_KEY
 from intervalq.spark._audit.scan.one_pass import scan
+from intervalq.spark._audit.scan.places import Places
 from intervalq.spark._audit.tally import Tally
 from intervalq.spark._audit.tickets import by_bin, out_of_order, used_again, without
 from intervalq.spark._compat import rows_of
@@ -45,10 +47,12 @@ if TYPE_CHECKING:
 Duration = float | str | timedelta
 
 _BLOCK: Final = 1 << 19
+_HELD: Final = 1 << 21
+"""Rows that a Python worker sorts in memory, at about 200 bytes each. More are sorted by way of a file."""
 _PIECE: Final = 60.0
 """Seconds of a window in which clocks are judged; more, if there are very many hosts."""
 _PART: Final = 1_000_000
-"""Rows of a part of the log: a Python worker sorts them in memory, at about 200 bytes each."""
+"""Rows of a part of the log, of which a Python worker judges one block at a time."""
 _REACH: Final = 1_000
 _SURE: Final = frozenset({"queue", "key", "ticket", "due", "host", "shard", "attempt"})
 """Columns that count as missing if all their rows are null; others are null unless something happened."""
@@ -66,6 +70,7 @@ class _Options:
     grace: float
     piece: float
     block: int
+    held: int
 
 
 def audit(
@@ -84,14 +89,16 @@ def audit(
     now: float | None = None,
     _block: int = _BLOCK,
     _piece: float = _PIECE,
+    _held: int = _HELD,
 ) -> Audit:
     """Check a log of starts: spacing, order, slots, lateness, fairness, keys, attempts, cool-downs.
 
     The log is read three times, twice for some columns only, and shuffled once; only counts are collected.
     Percentiles are computed from buckets a few percent wide. The third time, Python workers judge it by
-    arrays: intervalq must be installed on the executors, as for `paced`. A worker holds about a million rows
-    at a time, and more where they can't be divided: all calls of one key, and all starts of a
-    queue within half a million intervals, which are many if they came far too often.
+    arrays: intervalq must be installed on the executors, as for `paced`. A worker holds about two
+    million rows at most. It sorts more rows of a queue by way of a file in Spark's local folder, and of a key
+    with very many calls it holds two rows for each number of an attempt. Only rows with the same start, slot
+    and ticket are held all at once.
 
     Args:
         spark: a session, also one of Spark Connect.
@@ -131,6 +138,7 @@ def audit(
         _seconds(grace),
         _piece,
         _block,
+        _held,
     )
     intervals = (
         {name: parse.interval(value) / 1e6 for name, value in interval.items()}
@@ -177,11 +185,10 @@ def _not_checked(facts: Facts, options: _Options, *, unique_keys: bool) -> dict[
 def _judge(spark: SparkSession, rows: DataFrame, tally: Tally, options: _Options) -> None:
     facts, live = tally.facts, tally.live
     figures = _figures(facts, live, options)
-    everything = placed(spark, rows, facts, options.bounds)
-    starts = everything.where(is_start())
-    found = scan(everything, figures, [ROWS, ORDER, *([KEYS] if live & BY_KEY else [])]).persist()
+    starts = placed(spark, rows, facts, options.bounds).where(is_start())
+    found = scan(rows, figures, [ROWS, ORDER, *([KEYS] if live & BY_KEY else [])]).persist()
     tally.rows(rows_of(_of(found, ROWS)))
-    tally.keys(with_examples(everything, rows_of(_of(found, KEYS))))
+    tally.keys(with_examples(rows, rows_of(_of(found, KEYS))))
     _judge_order(spark, starts, _of(found, ORDER), tally, figures)
     found.unpersist()
     if facts.refusals and "cool_down_broken" in live:
@@ -198,7 +205,9 @@ def _figures(facts: Facts, live: set[str], options: _Options) -> Figures:
     queues = sorted(facts.queues.values(), key=lambda queue: queue.number)
     shortest = min(queue.interval for queue in queues)
     reach = max(2, min(_REACH, math.ceil(1 / shortest)))
-    set_blocks(facts, max(options.block, 2 * reach))
+    set_blocks(facts, max(options.block, 2 * reach), least=2 * reach)
+    many = facts.highest_attempt > 1
+    known = [(group["who"], facts.queues[group["queue"]].number, group["host"]) for group in facts.groups]
     return Figures(
         interval=np.array([queue.interval for queue in queues]),
         block=np.array([queue.block for queue in queues]),
@@ -210,8 +219,14 @@ def _figures(facts: Facts, live: set[str], options: _Options) -> Figures:
         reach=reach,
         bin=facts.bin,
         live=frozenset(live if facts.replays else live - {"replay_unknown"}),
-        attempts=facts.highest_attempt > 1 and "attempt_skipped" in live,
+        others=facts.replays > 0,
+        attempts=many and "attempt_skipped" in live,
+        retries=many and "retry_same_slot" in live,
         parts=max(2, math.ceil(facts.rows / _PART)),
+        held=options.held,
+        places=Places.known(
+            known, [(clock.host, clock.lines) for clock in facts.clocks], windows(facts.span, facts.window)
+        ),
     )
 
 

@@ -121,10 +121,13 @@ def clocks_of(log: DataFrame, starts: Mapping[str, int], piece: float) -> list[H
     """
     each = _ENOUGH / max(1, len(starts))
     share = {host: min(1.0, each / max(1, count)) for host, count in starts.items()}
-    rows = log
-    if min(share.values(), default=1.0) < 1:
-        table = log.sparkSession.createDataFrame(list(share.items()), "of string, share double")
-        rows = log.join(F.broadcast(table), F.col("host") == F.col("of")).where(F.rand(1) < F.col("share"))
+    rows, most = log, max(share.values(), default=1.0)
+    if most < 1:
+        rows = rows.where(F.rand(1) < most)
+    if min(share.values(), default=1.0) < most:
+        parts = [(host, part / most) for host, part in share.items()]
+        table = log.sparkSession.createDataFrame(parts, "of string, share double")
+        rows = rows.join(F.broadcast(table), F.col("host") == F.col("of")).where(F.rand(2) < F.col("share"))
     shares = [(number + 1) / PARTS for number in range(PARTS)]
     found = rows.groupBy("host", F.floor(F.col("due") / piece).alias("piece")).agg(
         F.avg("due").alias("due"),
@@ -146,6 +149,11 @@ def clocks_of(log: DataFrame, starts: Mapping[str, int], piece: float) -> list[H
 def window_length(hosts: int, span: float, least: float) -> float:
     """The length of windows, in seconds, so that the driver can hold all of them."""
     return max(least, math.ceil(hosts * span / _MAX_WINDOWS / least) * least)
+
+
+def windows(span: tuple[float, float], piece: float) -> tuple[float, float]:
+    """When the first window begins, and when the last one ends."""
+    return math.floor(span[0] / piece) * piece, (math.floor(span[1] / piece) + 1) * piece
 
 
 def corrected(

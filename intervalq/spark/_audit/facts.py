@@ -54,7 +54,7 @@ class Facts:
     rows: int
     queues: dict[str, QueueFacts]
     groups: list[dict[str, Any]]
-    """By queue, day, shard and host: the number of starts of each kind."""
+    """By queue, day, shard and host: the number of starts of each kind, and the hash of queue and host."""
     bin: int
     """Seconds of a bin of time: a minute, unless the log is too long for that."""
     highest_attempt: int
@@ -89,6 +89,11 @@ def is_start() -> Column:
     return ~F.coalesce(F.col("replayed"), F.lit(False)) & (F.coalesce(F.col("calls"), F.lit(1)) > 0)
 
 
+def who() -> Column:
+    """A hash of a row's queue and host, by which arrays know them."""
+    return F.xxhash64(F.coalesce("queue", F.lit("")), F.coalesce("host", F.lit("")))
+
+
 def first_look(log: DataFrame, known: set[str], bounds: Bounds) -> Facts:
     """Scan the log once."""
     due, started = F.col("due"), F.col("started")
@@ -113,9 +118,10 @@ def first_look(log: DataFrame, known: set[str], bounds: Bounds) -> Facts:
         F.max("attempt").alias("attempt"),
         F.min(F.when(start, instant)).alias("first"),
         F.max(F.when(start, instant)).alias("last"),
-        *(F.count(name).alias(f"has_{name}") for name in sorted(known)),
+        # Keys are most of a log's bytes, so one is looked for instead.
+        *(F.count(name).alias(f"has_{name}") for name in sorted(known - {"key"})),
     )
-    groups = list(rows_of(found))
+    groups = list(rows_of(found.withColumn("who", who())))
     queues: dict[str, QueueFacts] = {}
     valued: set[str] = set()
     for group in groups:
@@ -124,7 +130,9 @@ def first_look(log: DataFrame, known: set[str], bounds: Bounds) -> Facts:
         if group["first"] is not None:
             queue.first = min(group["first"], math.inf if queue.first is None else queue.first)
             queue.last = max(group["last"], -math.inf if queue.last is None else queue.last)
-        valued |= {name for name in known if group[f"has_{name}"]}
+        valued |= {name for name in known - {"key"} if group[f"has_{name}"]}
+    if "key" in known and not log.where(F.col("key").isNotNull()).select("key").isEmpty():
+        valued.add("key")
     return Facts(
         # A column that is null in every row says nothing: starts without a queue have no tickets.
         known=valued,
@@ -195,11 +203,18 @@ def _guessed(log: DataFrame, bounds: Bounds) -> dict[str, float]:
     return {row["queue"]: max(1e-6, round(row["step"], 6)) for row in rows_of(found)}
 
 
-def set_blocks(facts: Facts, size: int) -> None:
-    """Divide each queue's time into blocks of about `size` starts, with a limit on the number of blocks."""
+def set_blocks(facts: Facts, size: int, *, least: int) -> None:
+    """Divide each queue's time into blocks of about `size` starts, with a limit on the number of blocks.
+
+    A log with far more starts than its interval allows has shorter blocks, but none shorter than `least`
+    intervals.
+    """
     for queue in facts.queues.values():
         span = 0.0 if queue.first is None or queue.last is None else queue.last - queue.first
-        queue.block = max(size * queue.interval, span / (10 * queue.rows / size + 10))
+        length = size * queue.interval
+        if span > 0:
+            length = max(min(length, size * span / queue.rows), least * queue.interval)
+        queue.block = max(length, span / (10 * queue.rows / size + 10))
 
 
 def set_clocks(log: DataFrame, facts: Facts, bounds: Bounds, piece: float) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from intervalq.spark._audit.scan.buckets import NONE
+from intervalq.spark._audit.scan.places import Places
 
 Array = npt.NDArray[Any]
 
@@ -35,10 +36,18 @@ class Figures:
     bin: int
     live: frozenset[str]
     """Names of the kinds to look for."""
+    others: bool
+    """Whether any row is no start."""
     attempts: bool
     """Whether any row is a later attempt."""
+    retries: bool
+    """Whether any row is a later attempt that may have the slot of the one before."""
     parts: int
     """How many parts the log is divided into, of about as many rows each."""
+    held: int
+    """How many rows of a block, or of keys, a worker sorts in memory."""
+    places: Places
+    """The queues and hosts of rows, and the clocks of hosts."""
 
     @property
     def slots(self) -> bool:
@@ -76,8 +85,12 @@ class Piece:
         self._nulls = nulls
 
     @classmethod
-    def of(cls, table: pa.Table) -> Piece:
-        """Those of a table."""
+    def of(cls, table: pa.Table, figures: Figures) -> Piece:
+        """Those of a table, on corrected times.
+
+        The columns `q`, `at` and `over` are added: the number of the queue, and start and end on the store's
+        clock (NaN: not a plausible time). So are those that nobody needed.
+        """
         columns, nulls = {}, {}
         for name in table.column_names:
             column = table.column(name).combine_chunks()
@@ -85,6 +98,17 @@ class Piece:
                 nulls[name] = column.is_null().to_numpy(zero_copy_only=False)
                 column = column.fill_null(float("nan") if pa.types.is_floating(column.type) else 0)
             columns[name] = column.to_numpy(zero_copy_only=False)
+        columns = {
+            "start": np.ones(table.num_rows, bool),
+            "ended": (unknown := np.full(table.num_rows, np.nan)),
+            "attempt": (nothing := np.zeros(table.num_rows, np.int64)),
+            "hash": nothing,
+            "day": unknown,
+        } | columns
+        columns["q"], ahead = figures.places.of(columns["who"], columns["due"])
+        for name, source in (("at", "started"), ("over", "ended")):
+            instant = columns[source] - ahead
+            columns[name] = np.where(figures.sane(instant), instant, np.nan)
         return cls(columns, nulls)
 
     def where(self, rows: Array) -> Piece:

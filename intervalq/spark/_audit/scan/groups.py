@@ -34,22 +34,48 @@ SMALLEST: Final = tuple(_LEAST)
 LARGEST: Final = tuple(_MOST)
 
 
+_WIDE: Final = 1 << 12
+"""Columns whose values are farther apart are numbered anew, as flags are: they have few different ones."""
+
+
 def places(columns: list[Array]) -> tuple[Array, Array]:
     """The rows in an order in which equal ones are neighbours, and where each group begins in it."""
     code, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        low, high = int(column.min()), int(column.max())
-        if (high - low + 1) * size >= 1 << 62:
-            column = np.unique(column, return_inverse=True)[1]  # noqa: PLW2901 - smaller numbers
-            low, high = 0, int(column.max())
-        if (high - low + 1) * size >= 1 << 62:
+        numbers, span = _narrow(column)
+        if span * size >= 1 << 62:
             code = np.unique(code, return_inverse=True)[1].astype(np.int64)
             size = int(code.max()) + 1
-        if high > low:
-            code, size = code * (high - low + 1) + (column - low), size * (high - low + 1)
-    order = np.argsort(code, kind="stable")
+        if span > 1:
+            code, size = code * span + numbers, size * span
+    order = stable_order(code, size)
     line = code[order]
     return order, np.flatnonzero(np.concatenate(([True], line[1:] != line[:-1])))
+
+
+def _narrow(column: Array) -> tuple[Array, int]:
+    """A column as numbers from 0 on, in the same order, and a bound of them."""
+    low, high = int(column.min()), int(column.max())
+    if low == NONE and high != NONE:
+        known = column != NONE
+        low = int(column.min(where=known, initial=high)) - 1
+        column = np.where(known, column, low)
+    if high - low >= _WIDE:
+        values, column = np.unique(column, return_inverse=True)
+        low, high = 0, len(values) - 1
+    return column - low, high - low + 1
+
+
+def stable_order(code: Array, size: int) -> Array:
+    """The order of numbers from 0 to below `size`; equal ones keep theirs. Small ones take no time."""
+    if (code[1:] >= code[:-1]).all():
+        return np.arange(len(code))
+    if size <= 1 << 16:
+        return np.argsort(code.astype(np.uint16), kind="stable")
+    if size > 1 << 32:
+        return np.argsort(code, kind="stable")
+    order = np.argsort((code & 0xFFFF).astype(np.uint16), kind="stable")
+    return order[np.argsort((code >> 16).astype(np.uint16)[order], kind="stable")]
 
 
 def grouped(

@@ -56,26 +56,83 @@ def calls(piece: Piece, figures: Figures) -> Array:
     return found
 
 
-def judge_keys(rows: Array, figures: Figures) -> Array:
-    """Groups by flags: the number of keys, that of excess calls (`unused`), and two hashes as examples.
+class Keys:
+    """Collects the calls of some keys, and judges them. Of a key with very many calls, it holds few rows."""
 
-    Args:
-        rows: all `calls` of some keys.
-        figures: of the scan.
-    """
-    if not len(rows):
-        return np.zeros(0, GROUP)
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+        self._rows: list[Array] = []
+        self._made: list[Array] = []
+        """For how many calls or replays each row stands."""
+        self._held = 0
+        self._most = figures.held
+
+    def add(self, rows: Array) -> None:
+        """Add some `calls`."""
+        self._rows.append(rows)
+        self._made.append(np.ones(len(rows), np.int32))
+        self._held += len(rows)
+        if self._held > self._most:
+            rows, made = _few(*self._sorted(), self._figures)
+            self._rows, self._made, self._held = [rows], [made], len(rows)
+            self._most = max(self._figures.held, 2 * len(rows))
+
+    def _sorted(self) -> tuple[Array, Array]:
+        rows, made = np.concatenate(self._rows), np.concatenate(self._made)
+        if made.dtype == np.int32 and rows.dtype.names == ("hash",):  # none stands for several
+            return np.sort(rows["hash"]).view(rows.dtype), made
+        order = _order(rows, self._figures)
+        return rows[order], made[order]
+
+    def judge(self) -> Array:
+        """Groups by flags: the number of keys, that of excess calls (`unused`), and two hashes as examples.
+
+        All rows have been added.
+        """
+        return _judged(*self._sorted(), self._figures) if self._rows else np.zeros(0, GROUP)
+
+
+def _order(rows: Array, figures: Figures) -> Array:
+    """By keys, calls before replays, then by the number of the attempt, and by time."""
+    keys = [rows["hash"]]
+    if figures.replays:
+        keys.append(~rows["call"])
     if figures.attempts:
-        rows, first, checks, distinct, made = _attempts(rows, figures)
-    else:
-        if figures.replays:
-            rows = rows[np.argsort(rows["hash"], kind="stable")]
-        else:
-            rows = np.sort(rows["hash"]).view(rows.dtype)
-        first = _first(rows["hash"])
-        made = _sums(_is_call(rows, figures), first)
-        distinct, checks = np.minimum(made, 1), {}
-    checks |= {"key_twice": made > distinct, "replay_unknown": made == 0}
+        keys += [rows["number"], *(np.nan_to_num(rows[name], nan=-np.inf) for name in ("at", "over"))]
+        keys.append(rows["ticket"])
+    return np.lexsort(keys[::-1])
+
+
+def _few(rows: Array, made: Array, figures: Figures) -> tuple[Array, Array]:
+    """The same by fewer rows: of equal attempts, only the first and the last are compared with others."""
+    if not len(rows):
+        return rows, made.astype(np.int64)
+    changes = np.zeros(len(rows) - 1, bool)
+    for name in ("hash", "call", "number"):
+        if name in (rows.dtype.names or ()):
+            changes |= rows[name][1:] != rows[name][:-1]
+    first = np.flatnonzero(np.concatenate(([True], changes)))
+    total = np.add.reduceat(made.astype(np.int64), first)
+    if not figures.attempts:
+        return rows[first], total
+    last = np.append(first[1:], len(rows)) - 1
+    two = last > first
+    kept = np.sort(np.concatenate([first, last[two]]))
+    stands = np.ones(len(kept), np.int64)
+    stands[np.searchsorted(kept, first)] = total - two
+    return rows[kept], stands
+
+
+def _judged(rows: Array, made: Array, figures: Figures) -> Array:
+    """Judge rows in their order."""
+    first = np.flatnonzero(np.concatenate(([True], rows["hash"][1:] != rows["hash"][:-1])))
+    call = rows["call"] if figures.replays else np.ones(len(rows), bool)
+    calls = _sums(np.where(call, made, 0), first)
+    distinct = np.minimum(calls, 1)
+    checks: dict[str, Array] = {}
+    if figures.attempts:
+        distinct, checks = _attempts(rows, call, first)
+    checks |= {"key_twice": calls > distinct, "replay_unknown": calls == 0}
     flags = flags_of(checks, figures.live, len(first))
     wrong = np.flatnonzero(flags)
     if not len(wrong):
@@ -88,31 +145,19 @@ def judge_keys(rows: Array, figures: Figures) -> Array:
         found[name] = np.nan
     found["flags"] = flags[line[begins]]
     found["rows"] = np.diff(begins, append=len(line))
-    found["unused"] = np.add.reduceat((made - distinct)[line], begins)
+    found["unused"] = np.add.reduceat((calls - distinct)[line], begins)
     hashes = rows["hash"][first[line]]
     found["low"] = np.minimum.reduceat(hashes, begins)
     found["high"] = np.maximum.reduceat(hashes, begins)
     return found
 
 
-def _first(hashes: Array) -> Array:
-    return np.flatnonzero(np.concatenate(([True], hashes[1:] != hashes[:-1])))
-
-
-def _is_call(rows: Array, figures: Figures) -> Array:
-    return rows["call"] if figures.replays else np.ones(len(rows), bool)
-
-
 def _sums(column: Array, first: Array) -> Array:
     return np.add.reduceat(column.astype(np.int64), first)
 
 
-def _attempts(rows: Array, figures: Figures) -> tuple[Array, Array, dict[str, Array], Array, Array]:
-    """The rows in order, where each key begins, its checks, and how many attempts and calls it has."""
-    call = _is_call(rows, figures)
-    lowest = [np.nan_to_num(rows[name], nan=-np.inf) for name in ("over", "at")]
-    rows = rows[np.lexsort((rows["ticket"], *lowest, rows["number"], ~call, rows["hash"]))]
-    call, first = _is_call(rows, figures), _first(rows["hash"])
+def _attempts(rows: Array, call: Array, first: Array) -> tuple[Array, dict[str, Array]]:
+    """How many attempts each key has, and its checks."""
     same = (rows["hash"][1:] == rows["hash"][:-1]) & call[1:]  # calls come before replays
     one, other = rows[:-1], rows[1:]
     later = same & (one["number"] < other["number"])
@@ -125,8 +170,7 @@ def _attempts(rows: Array, figures: Figures) -> tuple[Array, Array, dict[str, Ar
         "attempt_overlap": later & (other["at"] > one["at"]) & (other["at"] < one["over"]),
     }
     checks = {name: _sums(np.append(wrong, [False]), first) > 0 for name, wrong in pairs.items()}
-    made = _sums(call, first)
-    distinct = _sums(np.append(later, [False]), first) + (made > 0)
+    distinct = _sums(np.append(later, [False]), first) + np.logical_or.reduceat(call, first)
     most = np.maximum.reduceat(np.where(call, rows["number"], 0), first)
     checks["attempt_skipped"] = most > distinct
-    return rows, first, checks, distinct, made
+    return distinct, checks

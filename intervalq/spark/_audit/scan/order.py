@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from intervalq.spark._audit.kinds import KINDS
 from intervalq.spark._audit.scan.buckets import GAP_BUCKETS, buckets
-from intervalq.spark._audit.scan.groups import ORDER, grouped, places
+from intervalq.spark._audit.scan.groups import ORDER, grouped
 from intervalq.spark._audit.scan.rows import ROUNDING, flags_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from intervalq.spark._audit.scan.figures import Figures, Piece
 
@@ -28,6 +28,8 @@ Array = npt.NDArray[Any]
 SLOT: Final = 1
 START: Final = 2
 HALO: Final = 4
+SLOT_HALO: Final = 8
+"""The last slot of the rows before, where a block is judged in several steps: it is not judged, either."""
 
 FIRST_START: Final = 1 << len(KINDS)
 LAST_START: Final = FIRST_START << 1
@@ -41,89 +43,67 @@ REST: Final = 60.0
 
 _MICRO: Final = 1e-6
 
-ENTRY: Final = np.dtype(
-    [
-        ("q", "i4"),
-        ("block", "i8"),
-        ("role", "i1"),
-        ("at", "f8"),
-        ("due", "f8"),
-        ("ticket", "i8"),
-        ("hash", "i8"),
-        ("attempt", "i4"),
-    ]
-)
-"""A row in a block, and its role there."""
+
+def entry(figures: Figures) -> np.dtype[Any]:
+    """A row in a block, and its role there: only what is needed."""
+    fields = [("at", "f8"), ("due", "f8"), ("ticket", "i8"), ("role", "i1")]
+    return np.dtype([*fields, ("hash", "i8"), ("attempt", "i4")] if figures.retries else fields)
 
 
-def entries(piece: Piece, figures: Figures) -> Array:
-    """The rows, each in the blocks that it belongs to."""
+def entries(piece: Piece, figures: Figures) -> tuple[Array, Array, Array]:
+    """The rows, each in the blocks that it belongs to; and the numbers of their queues and blocks."""
     at, due = piece.values("at"), piece.values("due")
     has_slot = figures.sane(due) & ~piece.missing("started") & figures.slots
-    piece = piece.where(rows := piece.is_start & (~np.isnan(at) | has_slot))
-    at, due, has_slot = at[rows], due[rows], has_slot[rows]
+    rows = piece.is_start & (~np.isnan(at) | has_slot)
+    if not rows.all():
+        piece = piece.where(rows)
+        at, due, has_slot = at[rows], due[rows], has_slot[rows]
     length, interval = figures.block[piece.queue], figures.interval[piece.queue]
     start, slot = np.floor(at / length), np.floor(np.where(has_slot, due, np.nan) / length)
     after = np.floor((at + interval * figures.reach) / length)
     begun = ~np.isnan(start)
-    apart = has_slot & (start != slot)
+    both, apart = start == slot, has_slot & (start != slot)
     roles = [
-        (begun, start, np.where(start == slot, START | SLOT, START)),
-        (apart, slot, np.full(len(at), SLOT)),
-        (after > start, start + 1, np.full(len(at), HALO)),
+        (np.flatnonzero(begun), start, np.where(both, START | SLOT, START)),
+        (np.flatnonzero(apart), slot, np.full(len(at), SLOT)),
+        (np.flatnonzero(after > start), start + 1, np.full(len(at), HALO)),
     ]
-    found = np.zeros(sum(int(which.sum()) for which, _, _ in roles), ENTRY)
-    done = 0
-    for which, block, role in roles:
-        some = found[done : done + int(which.sum())]
-        done += len(some)
-        values = {
-            "q": piece.queue,
-            "block": block,
-            "role": role,
-            "at": at,
-            "due": due,
-            "ticket": np.maximum(piece.ticket, 0),
-            "hash": piece.values("hash"),
-            "attempt": np.maximum(piece.values("attempt"), 1),
-        }
-        for name, column in values.items():
-            some[name] = column if len(some) == len(column) else column[which]
-    return found
+    which = np.concatenate([some for some, _, _ in roles])
+    found = np.empty(len(which), entry(figures))
+    found["at"], found["due"], found["ticket"] = at[which], due[which], np.maximum(piece.ticket, 0)[which]
+    if figures.retries:
+        found["hash"] = piece.values("hash")[which]
+        found["attempt"] = np.maximum(piece.values("attempt"), 1)[which]
+    found["role"] = np.concatenate([role[some] for some, _, role in roles])
+    block = np.concatenate([block[some] for some, block, _ in roles]).astype(np.int64)
+    return found, piece.queue[which], block
 
 
-def judge_order(rows: Array, figures: Figures) -> Iterator[Array]:
-    """Groups by queue, block, bin, flags and bucket of the gap: counts, sums, and the place of the first row.
+def judge_block(rows: Array, figures: Figures, queue: int, block: int, *, edges: int = EDGES) -> Array:
+    """Groups by bin, flags and bucket of the gap: counts, sums, and the place of the first row.
 
     A slot from which on the queue's tickets start over is in a group of its own, with its instant.
 
     Args:
-        rows: all `entries` of some blocks.
+        rows: all entries of one block.
         figures: of the scan.
+        queue: the number of the queue.
+        block: that of the block.
+        edges: which edges these rows have.
     """
-    if len(rows):
-        order, first = places([np.ascontiguousarray(rows[name]) for name in ("q", "block")])
-        for some in np.split(order, first[1:]):
-            yield _block(rows[some], figures)
-
-
-def _block(rows: Array, figures: Figures) -> Array:
-    """One block of one queue."""
-    found = {name: np.ascontiguousarray(rows[name]) for name in ENTRY.names or ()}
-    interval = float(figures.interval[found["q"][0]])
+    found = {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
+    interval = float(figures.interval[queue])
     tolerance = float(figures.allowed(np.array([interval]))[0])
-    gap, checks, edges = _by_start(found, figures, interval, tolerance)
-    skipped, restarted, more = _by_slot(found, figures, interval, tolerance, edges)
-    flags = flags_of(checks | more, figures.live, len(rows)) | edges
+    gap, checks, marks = _by_start(found, figures, interval, tolerance)
+    skipped, restarted, more = _by_slot(found, figures, interval, tolerance, marks)
+    flags = flags_of(checks | more, figures.live, len(rows)) | (marks & edges)
     at, due, role = found["at"], found["due"], found["role"]
     where = np.where(np.isnan(at), due, at)
-    mine = role != HALO
+    mine = (role & (START | SLOT)) > 0
     anew = restarted[mine]
     groups = grouped(
         ORDER,
         {
-            "q": found["q"][mine],
-            "block": found["block"][mine],
             "bin": figures.bins(due, at)[mine],
             "flags": flags[mine],
             "bucket": buckets(gap / interval, each=GAP_BUCKETS)[mine],
@@ -139,19 +119,27 @@ def _block(rows: Array, figures: Figures) -> Array:
         ticket=found["ticket"][mine],
         due=due[mine],
     )
+    groups["q"], groups["block"] = queue, block
     # The group of such a slot has its instant.
     groups["restarted"] = np.where(groups["restarted"] >= 0, groups["due"], np.nan)
     return groups
 
 
-def _sorted(which: Array, keys: tuple[Array, ...]) -> Array:
-    """The places of some rows, in the order of keys; the first one is the most important, NaN comes first."""
-    some = np.flatnonzero(which)
-    order = some[np.argsort(keys[0][some], kind="stable")]
-    line = keys[0][order]
-    if len(line) > 1 and (line[1:] == line[:-1]).any():  # equal ones are few
-        lowest = [np.nan_to_num(key[some], nan=-np.inf) for key in reversed(keys)]
-        order = some[np.lexsort(lowest)]
+BY_START: Final = ("at", "due", "ticket")
+BY_SLOT: Final = ("due", "ticket", "at")
+
+
+def sorted_by(keys: tuple[str, ...], rows: Mapping[str, Array] | Array, some: Array) -> Array:
+    """These places of rows, in the order of keys; the first one is the most important, NaN comes first."""
+    first = rows[keys[0]][some]
+    order = np.argsort(first, kind="stable")
+    line = first[order]
+    same = line[1:] == line[:-1]
+    order = some[order]
+    if same.any():  # equal ones are few
+        ties = np.flatnonzero(np.append(same, [False]) | np.concatenate(([False], same)))
+        lowest = [np.nan_to_num(rows[key][order[ties]], nan=-np.inf) for key in reversed(keys)]
+        order[ties] = order[ties][np.lexsort(lowest)]
     return order
 
 
@@ -160,7 +148,7 @@ def _by_start(
 ) -> tuple[Array, dict[str, Array], Array]:
     """Compare each start with the one before it: gaps, checks and edges."""
     total, role, strict = len(rows["at"]), rows["role"], figures.burst == 1
-    order = _sorted((role & (START | HALO)) > 0, (rows["at"], rows["due"], rows["ticket"]))
+    order = sorted_by(BY_START, rows, np.flatnonzero(role & (START | HALO)))
     at, due = rows["at"][order], rows["due"][order]
     mine = (role[order] & START) > 0
     gap, wrong, edges = np.full(total, np.nan), np.zeros(total, bool), np.zeros(total, np.int64)
@@ -194,7 +182,7 @@ def _by_slot(
     """Compare each slot with the one before it: skipped tickets, where they start over, and checks."""
     total = len(rows["at"])
     skipped, restarted = np.zeros(total, np.int64), np.zeros(total, bool)
-    order = _sorted((rows["role"] & SLOT) > 0, (rows["due"], rows["ticket"], rows["at"]))
+    order = sorted_by(BY_SLOT, rows, np.flatnonzero(rows["role"] & (SLOT | SLOT_HALO)))
     if not len(order):
         return skipped, restarted, {}
     edges[order[0]] |= FIRST_SLOT
@@ -204,14 +192,14 @@ def _by_slot(
     known = (ticket[1:] > 0) & (ticket[:-1] > 0)
     step, more = due[1:] - due[:-1], np.where(known, ticket[1:] - ticket[:-1], 0)
     skipped[later] = more
-    hashes, attempt = rows["hash"][order], rows["attempt"][order]
-    retried = (hashes[1:] == hashes[:-1]) & (attempt[1:] != attempt[:-1])
+    retried = np.zeros(len(later), bool)
+    if figures.retries:
+        hashes, attempt = rows["hash"][order], rows["attempt"][order]
+        retried = (hashes[1:] == hashes[:-1]) & (attempt[1:] != attempt[:-1])
     shared, again = step < ROUNDING, known & (more == 0)
     anew = (more < 0) & ((step >= REST) | (ticket[1:] == 1))
     restarted[later] = anew & ~shared
     strict = figures.burst == 1
-    if "retry_same_slot" not in figures.live:
-        retried = np.zeros(len(later), bool)
     found = {
         "retry_same_slot": shared & again & retried,
         "slot_twice": shared & again & ~retried,

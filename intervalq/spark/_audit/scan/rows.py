@@ -26,7 +26,7 @@ def flags_of(checks: Mapping[str, Array], live: frozenset[str], rows: int) -> Ar
     """A mask of the kinds whose check is true, for each row."""
     total = np.zeros(rows, np.int64)
     for name, check in checks.items():
-        if name in live:
+        if name in live and check.any():
             total[check] |= 1 << BITS[name]
     return total
 
