@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 import layouts
 import servers
 from intervalq import errors, rules
-from intervalq._spec import auto, record
+from intervalq._spec import auto, passing, record
 from intervalq.rules import Advance, Command, Drop, Finish, Hold, Inspect, Resume, Settings
 from intervalq.testing import StoreSuite
 from intervalq_stores.redis import queues as redis_queues
@@ -61,7 +61,9 @@ def test_the_script_has_the_constants_of_the_rules() -> None:
     own = {"SETTINGS": "5"}
     names = ("FOREVER", "LAYOUT", "IDLE_KEPT", "MAX_TICKETS", "ERROR_KEPT", "STARTS")
     expected = {name: getattr(rules, name) for name in names}
-    expected |= {name: getattr(record, name) for name in ("BLOCKS", "CELLS", "MAX_CELLS", "MAX_LIMITS")}
+    names_of_records = ("BLOCKS", "CELLS", "MAX_CELLS", "MAX_LIMITS", "MAX_WEIGHT")
+    expected |= {name: getattr(record, name) for name in names_of_records}
+    expected |= {"WEIGHT_KEPT": passing.WEIGHT_KEPT}
     expected |= {name: getattr(auto, name) for name in ("MAX_INTERVAL", "SETTLED")}
     curve = ("RETURN", "RETURN_STARTS", "FASTER", "FIRST", "EARLY", "SCALE", "STEPS", "FAR")
     expected |= {name: getattr(auto, f"_{name}") for name in curve}

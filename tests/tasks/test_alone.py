@@ -7,9 +7,9 @@ from collections import Counter
 
 import anyio
 
-from intervalq.tasks import Task
+from intervalq.tasks import Claim, Task
 from intervalq.tasks._session.alone import PATIENCE
-from intervalq.tasks._session.begun import REPORTED_AFTER
+from intervalq.tasks._session.begun import REPORTED_AFTER, Begun
 from intervalq.tasks._worker.intake import FIRST, SHARE
 from intervalq.tasks.rules import Work
 from intervalq_stores.memory.tasks import MemoryTaskStore
@@ -149,3 +149,15 @@ def test_acknowledgements_leave_while_functions_give_the_loop_no_turn() -> None:
         assert max(late) < 60
 
     anyio.run(scenario)
+
+
+@BACKENDS
+@in_virtual_time
+async def test_who_waits_for_the_report_of_a_start_is_woken_when_the_session_has_ended(backend: str) -> None:
+    begun, claim = Begun(), Claim.__new__(Claim)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(begun.first, claim)
+            await anyio.sleep(1)
+            begun.clear()
+    assert begun.take(0) == []

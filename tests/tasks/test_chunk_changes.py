@@ -196,3 +196,20 @@ async def test_quick_chunks_of_ranges_are_reported_together(backend: str) -> Non
         finished = [len(call.finished) for call in store.calls if isinstance(call, Work) and call.finished]
         assert sorted(map(int, store.done)) == list(range(5000))
         assert len(finished) < 20
+
+
+@BACKENDS
+@in_virtual_time
+async def test_tasks_are_done_soon_after_the_function_has_returned_nothing(backend: str) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", batch=10)
+        async def work(claims: Sequence[Claim]) -> None:
+            pass
+
+        await insert(tasks, *range(25))
+        with anyio.move_on_after(60):
+            await tasks.run(until_empty=True)
+        assert await store.sizes() == {}
+        assert tasks._outcomes == {"done": 25}

@@ -146,7 +146,8 @@ local function settle(state, now)
 end
 
 local function lapses(state)
-  local IDLE_KEPT, WEIGHT_KEPT = 60000000, 604800000000
+  local IDLE_KEPT = 60000000
+  local WEIGHT_KEPT = 604800000000
   if state.ephemeral == 0 or state.held_since or state.leases > 0 then return FOREVER end
   local slots = state.due + state.held_total + (state.burst + 1) * state.interval
   local kept = state.weight and WEIGHT_KEPT or IDLE_KEPT
