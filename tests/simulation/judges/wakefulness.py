@@ -288,7 +288,7 @@ def _waits(seen: Observer, process: Process, begin: float, end: float) -> bool:
 
     def waits(job: ObservedJob) -> bool:
         began = job.starts[0].at if job.starts else float("inf")
-        if any(since <= begin <= until for since, until in job.in_hand):
+        if any(since <= at <= until for since, until in job.in_hand for at in (begin, end)):
             return False  # its thread has a slot
         return job.added < begin and began > end and (job.outcome is None or job.ended > end)
 
