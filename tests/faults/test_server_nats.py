@@ -160,9 +160,9 @@ async def test_a_newcomer_to_a_log_without_its_beginning(
 async def test_acknowledgements_get_lost(own_nats: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has the command: it repeats the result when asked again, and has the command once.
 
-    Entries are counted, not unused slots, of which a busy machine may leave any number. Of the answers, only
-    acknowledgements of entries are lost, and the patience is short only until then: on such a machine, any other
-    answer would be waited for in vain for seconds, and most would come too late for a short patience.
+    Entries are counted, not unused slots, of which a busy machine may leave any number. Only
+    acknowledgements of entries are lost, because other answers would be awaited for seconds. The client's
+    patience is short only until then, because on such a machine most answers would come too late for it.
     """
     sent, append = 0, History.append
 
