@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import cast
 
 import anyio
@@ -26,18 +27,21 @@ def shard_on(store: FarStore, *, max_running: int = 0) -> Shard:
     return Shard("q", store, Settings(interval=SECOND, max_running=max_running), lookahead=16)
 
 
-async def in_thread(shard: Shard, lateness: float, *, begins: float = 0.0) -> list[Grant]:
+async def in_thread(
+    shard: Shard, lateness: float, *, begins: float = 0.0, is_thread: bool = False
+) -> list[Grant]:
     """A job whose thread wakes late whenever it has to wait. Returns its slots, of which it used the last.
 
     `begins`: how long it takes until the thread runs that was handed a slot, in seconds.
     """
-    loop, waiter = cast("VirtualLoop", asyncio.get_running_loop()), Waiter(early=EARLY)
+    loop, waiter = cast("VirtualLoop", asyncio.get_running_loop()), Waiter(early=EARLY, in_thread=is_thread)
     handed: list[Grant] = []
     while len(handed) < 10:
         grant = await shard.slot(waiter)
         handed.append(grant)
         await anyio.sleep(begins)
         if (left := grant.opens - shard.clock.now()) > 0:
+            grant.awaited = True
             await anyio.sleep(left / 1e6)
             loop.stall(lateness)
             await checkpoint()
@@ -93,6 +97,22 @@ async def test_a_thread_that_takes_long_to_run_is_handed_its_slot_that_much_earl
         handed = await in_thread(shard, 0.0, begins=begins)
         assert len(handed) <= 6
         group.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_late_threads_do_not_take_slots_from_each_other() -> None:
+    """One that comes back too late for as early a slot as it needs is handed the next one that early.
+
+    It counted as one that slept for too long, got the next slot only when that came, and had to learn again
+    how long it takes to run: so two threads took one ticket after the other, and began after 45 and 39.
+    """
+    shard = Shard("q", FarStore(), Settings(interval=50_000), lookahead=16)
+    await shard.slot(Waiter())
+    async with anyio.create_task_group() as group:
+        for begins in (0.057, 0.066, 0.03):
+            group.start_soon(partial(in_thread, shard, 0.0, begins=begins, is_thread=True))
+    assert shard.state is not None
+    assert shard.state.ticket <= 10
 
 
 @in_virtual_time

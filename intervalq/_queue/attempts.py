@@ -164,12 +164,14 @@ def settle_by(
 def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
     """Give back a slot for which a thread came too late; the job keeps its place in the wait queue.
 
-    A thread that got its slot early slept for too long, and might do so each time: it gets the next slot once
-    that has come, so that it need not sleep. If it is too late again, it took that long to run, and gets the
-    one after that so much earlier.
+    A thread that slept until its slot came slept for too long, and might do so each time: it gets the next
+    slot once that has come, so that it need not sleep. So does a thread that was late for the first time. If
+    it is too late again, though it did not sleep, it took that long to run, and gets the one after that so
+    much earlier; also if it was to get this one earlier, but came back too late for that.
     """
     shard.undo(grant)
-    early = 0 if waiter.early else min(MAX_EARLY, shard.clock.now() - waiter.handed_at)
+    took = min(MAX_EARLY, shard.clock.now() - waiter.handed_at)
+    early = took if waiter.again and not grant.awaited else 0
     again = Waiter(
         cost=waiter.cost, early=early, in_thread=True, order=waiter.order, again=True, units=waiter.units
     )

@@ -56,6 +56,7 @@ class WaitingThreads:
 
 def opens_here(shard: Shard, grant: Grant) -> bool:
     """Block this thread until a slot comes; returns whether it may be used, the last check before a start."""
+    grant.awaited = grant.opens > shard.clock.now()
     shard.clock.block_until(grant.opens)
     return shard.is_open(grant)
 

@@ -127,18 +127,21 @@ class Deadlines:
         """Ask for the record; jobs that come meanwhile share the answer."""
         came = self._clock.now()
         while self._connection.heard_at < came:
-            if self._connection.is_busy:  # the answer to any request that is on its way serves as well
-                await self._connection.at_rest()
-            elif self._looking is None:
-                self._looking = looking = anyio.Event()
-                try:
-                    await self._send(Inspect())
-                finally:
-                    self._looking = None
-                    looking.set()
-                return
-            else:
+            if self._looking is not None:
                 await self._looking.wait()  # if that request has failed, this job sends its own
+                continue
+            self._looking = looking = anyio.Event()
+            try:
+                # The answer to any request that is on its way serves as well. One job waits for it here:
+                # several would only hand the lock to each other.
+                while self._connection.is_busy and self._connection.heard_at < came:
+                    await self._connection.at_rest()
+                if self._connection.heard_at < came:
+                    await self._send(Inspect())
+            finally:
+                self._looking = None
+                looking.set()
+            return
 
     def check(self) -> None:
         """After an answer: refuse the jobs whose tickets turn out to have slots that come too late."""

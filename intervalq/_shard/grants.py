@@ -150,7 +150,7 @@ class GrantRange:
 class Grant:
     """One slot of a range, for the job that begins in it."""
 
-    __slots__ = ("clear", "range", "shift", "ticket")
+    __slots__ = ("awaited", "clear", "range", "shift", "ticket")
 
     def __init__(self, granted: GrantRange, clear: int = -FOREVER) -> None:
         self.range = granted
@@ -159,6 +159,8 @@ class Grant:
         self.ticket = granted.end - granted.count
         self.shift = granted.shift
         """By how much it moved because earlier jobs began late."""
+        self.awaited = False
+        """Whether its thread ran before it came, and slept until then."""
 
     @property
     def at_once(self) -> bool:

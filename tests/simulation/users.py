@@ -197,7 +197,8 @@ class Users:
                 try:
                     if wanted.slow:
                         await anyio.sleep(wanted.slow)
-                    lags = wanted.lags if grant.opens > clock.now() else 0.0
+                    grant.awaited = grant.opens > clock.now()
+                    lags = wanted.lags if grant.awaited else 0.0
                     await clock.sleep_until(grant.opens)
                     if lags:
                         await anyio.sleep(lags)

@@ -142,8 +142,9 @@ def _lines(seen: Observer) -> Findings:
             for first in jobs[:number]:
                 higher = second.plan.priority - first.plan.priority
                 began = first.starts[0], second.starts[0]
-                if (higher == 0 and second.number < first.number and _handed(began[1]) > began[0].at) or (
-                    higher > 0 and second.added < _handed(began[0])
+                handed = _handed(began[0]), _handed(began[1])
+                if (higher == 0 and second.number < first.number and handed[1] > began[0].at) or (
+                    higher > 0 and second.added < handed[0] < handed[1]
                 ):
                     if _is_undecided(seen, first, second):
                         continue

@@ -244,12 +244,12 @@ def _left(job: ObservedJob) -> float:
 
 
 def _rows(seen: Observer, process: Process) -> int:
-    """How many times the wait queue of a process became non-empty."""
+    """How many times the wait queue of a process became non-empty; a thread that has a slot doesn't wait."""
     own = sorted((job for job in seen.jobs if job.process is process), key=lambda job: job.added)
     rows, until = 0, float("-inf")
     for job in own:
         rows += job.added > until
-        until = max(until, _left(job))
+        until = max(until, job.in_hand[0][0] if job.in_hand else _left(job))
     return rows
 
 

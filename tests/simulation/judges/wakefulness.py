@@ -69,6 +69,8 @@ def polls(seen: Observer, plan: Plan) -> Findings:
             last = heard[place - 1][1].state if (place := bisect_right(times, at)) else None
             if last is None or last.held_since is None or _is_away(seen, process, at, at + most):
                 continue
+            if any(sent < at + most and end > at for sent, end in seen.withdrawn[process]):
+                continue  # its users withdrew a request to which no answer came
             since = at - slowest  # a request under way will show it
             if _waits(seen, process, at, at + most) and not _asks(seen, process, since, at + most):
                 yield at + most, f"{process.name} didn't ask for {most:.3f} s after a hold ended at {at:.6f}"
@@ -288,7 +290,7 @@ def _waits(seen: Observer, process: Process, begin: float, end: float) -> bool:
 
     def waits(job: ObservedJob) -> bool:
         began = job.starts[0].at if job.starts else float("inf")
-        if any(since <= begin <= until for since, until in job.in_hand):
+        if any(since <= at <= until for since, until in job.in_hand for at in (begin, end)):
             return False  # its thread has a slot
         return job.added < begin and began > end and (job.outcome is None or job.ended > end)
 

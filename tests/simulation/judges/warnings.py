@@ -76,7 +76,11 @@ def _late(
         known = [
             when
             for when, slot in _known_late(seen, process)
-            if slot is None or not any(issued.get(slot, 0.0) < each <= when for each in failed)
+            if slot is None
+            or not (
+                any(issued.get(slot, 0.0) < each <= when for each in failed)
+                or _passed_in_hold(seen, process, slot, when)
+            )
         ]
         score, last = 0, 0.0
         for at in answers:
@@ -109,13 +113,22 @@ def _late_slots(seen: Observer, process: Process) -> list[float]:
 
 
 def _known_late(seen: Observer, process: Process) -> list[tuple[float, tuple[str, int] | None]]:
-    """When a process heard of slots that were granted late (None), or were missed because it was too late."""
+    """When a process heard of slots that were granted late (None), or were missed because it was too late.
+
+    Where a record was made anew, tickets of the one before are missed, and others have their numbers.
+    """
     found: list[tuple[float, tuple[str, int] | None]] = []
+    before = ""
     for at, _, answer in seen.answers[process]:
         if (state := answer.state) is not None:
-            record = seen.trace.name(state.generation)
+            record, new = seen.trace.name(state.generation), {slot.ticket for slot in answer.taken}
             found += [(at, None)] * bool(answer.granted and answer.at_once)
-            found += [(at, (record, ticket)) for ticket in answer.missed if ticket > state.revoked_through]
+            found += [
+                (at, (before if ticket in new else record, ticket))
+                for ticket in answer.missed
+                if ticket > state.revoked_through
+            ]
+            before = record
     return found
 
 
@@ -140,6 +153,18 @@ def _was_away(seen: Observer, process: Process, slot: tuple[str, int], at: float
         state.held_since is None and over > state.tolerance + state.credit + _ROUGHLY
         for over, state in then[-1:]
     )
+
+
+def _passed_in_hold(seen: Observer, process: Process, slot: tuple[str, int], at: float) -> bool:
+    """Whether a slot had come when its process last heard that a hold had ended: it waited until then."""
+    held, ended = False, False
+    for when, _, answer in seen.answers[process]:
+        if when > at or (state := answer.state) is None:
+            continue
+        was, held = held, state.held_since is not None
+        if was and not held:
+            ended = state.clock(answer.now) >= seen.dues.get(slot, float("inf"))
+    return ended
 
 
 def _cause(seen: Observer, planned: PlannedProcess, warning: Warned, ends: float) -> Findings:

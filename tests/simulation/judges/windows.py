@@ -76,7 +76,12 @@ def _clock(seen: Observer, plan: Plan, start: Start) -> float:
 def _units(seen: Observer, limit: Limit, window: list[Start]) -> int:
     """What jobs took of a limit, as far as the store could know when it issued the last of their tickets."""
     taking = [each for each in window if _estimate(each, limit)]
-    issued = max((_issued(seen, each, limit) for each in taking), default=0.0)
+    if limit.edge is None and taking:
+        # A slot that comes sooner may leave a window that ends later, and never comes into one.
+        last = max(taking, key=lambda each: min(seen.issues[each.slot], default=each.at))
+        issued = _issued(seen, last, limit)
+    else:
+        issued = max((_issued(seen, each, limit) for each in taking), default=0.0)
     return sum(_counted(seen, each, limit, issued) for each in taking)
 
 
