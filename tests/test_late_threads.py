@@ -210,3 +210,19 @@ async def test_a_slot_may_be_used_no_later_than_by_the_settings_it_was_granted_u
         assert first.closes - first.opens <= SECOND // 10
         assert shard.state is not None
         assert shard.state.tolerance + shard.state.credit > SECOND // 10
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+@in_virtual_time
+async def test_a_thread_that_was_late_once_gets_its_next_slot_no_earlier(timeout: float | None) -> None:
+    """Nor if its job has a timeout or is tried again: its process may have stalled only this once."""
+    for tried in (False, True):
+        shard, waiter = shard_on(FarStore()), Waiter(early=EARLY, in_thread=True, again=tried)
+        grant = await shard.slot(waiter, timeout)
+        cast("VirtualLoop", asyncio.get_running_loop()).stall(0.8)
+        assert not shard.is_open(grant)
+        waiter = late(shard, grant, waiter)
+        assert waiter.early == 0
+        grant = await shard.slot(waiter, timeout)
+        cast("VirtualLoop", asyncio.get_running_loop()).stall(0.8)
+        assert late(shard, grant, waiter).early >= 800_000

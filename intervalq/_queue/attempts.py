@@ -171,10 +171,11 @@ def late(shard: Shard, grant: Grant, waiter: Waiter) -> Waiter:
     """
     shard.undo(grant)
     took = min(MAX_EARLY, shard.clock.now() - waiter.handed_at)
-    early = took if waiter.again and not grant.awaited else 0
+    early = took if waiter.was_late and not grant.awaited else 0
     again = Waiter(
         cost=waiter.cost, early=early, in_thread=True, order=waiter.order, again=True, units=waiter.units
     )
+    again.was_late = True
     again.within, again.latest, again.since = waiter.within, waiter.latest, waiter.since
     return again
 

@@ -41,6 +41,8 @@ class Waiter:
     """When it got its slot in a thread, on the process's own clock."""
     again = False
     """Whether the job waited before, so that it may still enter while the queue drains."""
+    was_late = False
+    """Whether its thread came too late for the slot before."""
     error: Exception | None = None
     """Why this job won't get a slot any more."""
     entered = False
