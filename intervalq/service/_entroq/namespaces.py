@@ -12,7 +12,18 @@ from intervalq.service._large import MAX_LIST, PAGE, Answers
 from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks._claim.values import MAX_BYTES
 from intervalq.tasks._spec.ids import DOCS
-from intervalq.tasks.rules import Change, Count, Delete, Modified, Modify, QueueStats, Row, Select
+from intervalq.tasks.rules import (
+    Change,
+    Count,
+    Delete,
+    Depend,
+    Insert,
+    Modified,
+    Modify,
+    QueueStats,
+    Row,
+    Select,
+)
 from intervalq.tasks.store import MAX_ROWS, Pulling, TaskStore
 
 MAX_DOCS: Final = 50_000
@@ -99,7 +110,8 @@ class Namespaces:
         Raises:
             DependencyError: a part can't be done; nothing was done.
         """
-        if any(is_doc(one.id) for one in (*command.inserts, *command.depends)):
+        others: tuple[Insert | Depend, ...] = (*command.inserts, *command.depends)
+        if any(is_doc(one.id) for one in others):
             self._here()
         every: tuple[Change | Delete, ...] = (*command.changes, *command.deletes)
         parts = [one for one in every if is_doc(one.id)]
