@@ -22,7 +22,11 @@ async def main(given: dict[str, object]) -> None:
     async def caller(stream: SocketStream, key: str) -> None:
         while True:
             async with queue[key].slot():
-                await stream.send(f"{key}\n".encode())
+                shard = queue[key]._shard()
+                # The time of the last check, and the slots that this process woke too late for: how slow the
+                # machine is, the stub can't see.
+                said = f"{key} {shard.dispatcher.last.at} {shard.given_up}\n"
+                await stream.send(said.encode())
 
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
         await stream.send(b"ready\n")

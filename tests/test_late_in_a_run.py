@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from itertools import pairwise
-from typing import cast
+from typing import TypeVarTuple, cast
 
 import anyio
 import pytest
 
+from intervalq import IntervalQueue
 from intervalq._queue.threads import EARLY
+from intervalq._shard.store_time import REACTION
 from intervalq._shard.wait_queue import Waiter
 from intervalq.rules import Advance
-from intervalq.testing import virtual_time
+from intervalq.testing import virtual, virtual_time
 from intervalq.testing.virtual import VirtualLoop
-from virtual_store import FarStore, Starts, granted, in_virtual_time, queue_on
+from virtual_store import FarStore, Starts, gather, granted, in_virtual_time, queue_on
+
+Ts = TypeVarTuple("Ts")
 
 INTERVAL = 0.01
 
@@ -138,3 +145,39 @@ async def test_a_thread_gets_no_grant_that_opens_after_it_closes(interval: float
             await anyio.sleep(0.0001)
         await queue.configure(interval=interval)
     assert min(left) >= 0
+
+
+class LateLoop(VirtualLoop):
+    """A clock whose timers fire up to 20 ms late."""
+
+    def __init__(self, horizon: float = 1e7) -> None:
+        super().__init__(horizon)
+        self._late = random.Random(2)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return super().call_at(when + self._late.uniform(0, 0.02), callback, *args, context=context)
+
+
+def test_late_timers_are_not_taken_for_a_blocked_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that was granted late waits for its distance from the last start, by a timer, which is late.
+
+    That counted as if the job had been slow after the answer, and a warning then named a blocked event loop.
+    """
+    monkeypatch.setattr(virtual, "VirtualLoop", LateLoop)
+    reactions: list[int] = []
+
+    async def scenario() -> int:
+        store = FarStore()
+        queues = [queue_on(FarStore(store.behind, delay=0.0001), interval=0.05) for _ in range(2)]
+
+        async def job(queue: IntervalQueue) -> None:
+            async with queue.slot():
+                reactions.append(queue._shard().time.reaction)
+
+        await gather(*(partial(job, queue) for _ in range(100) for queue in queues))
+        return (await queues[0].inspect()).late
+
+    assert virtual_time(scenario) > 0
+    assert set(reactions) == {REACTION}

@@ -168,9 +168,11 @@ def test_a_real_prometheus_scrapes_it_and_answers_the_queries_of_the_board(tmp_p
     try:
         assert prometheus.stderr is not None
         said = ""
-        while "Server is ready" not in said:
+        listens: list[str] = []
+        while not (listens and "Server is ready" in said):  # on a busy machine, in either order
             said += prometheus.stderr.readline()
-        [address] = re.findall(r"Listening on[^\n]* address=(\S+)", said)
+            listens = re.findall(r"Listening on[^\n]* address=(\S+)", said)
+        [address] = listens
 
         def query(text: str) -> list[dict[str, Any]]:
             asked = urllib.parse.urlencode({"query": text})

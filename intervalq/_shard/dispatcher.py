@@ -278,8 +278,9 @@ class Dispatcher:
 
     def _came_late(self, first: GrantRange) -> None:
         """Adapt to a job that came too late for the first slot of a range, so that the next ones don't."""
-        if first.opens == -FOREVER:
-            self._time.answer_came_late(self._now() - self._connection.heard_at)
+        heard = self._connection.heard_at
+        if first.opens == -FOREVER and self._opens(first) <= heard:
+            self._time.answer_came_late(self._now() - heard)
         else:
             self._precision.missed(self._time.lateness.typical(), looked=self._looked == first.end)
         if self._clock.goes_on and self._precision.share:

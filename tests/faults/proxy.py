@@ -89,6 +89,7 @@ class Proxy:
         self._port = 0
         self._after = 0
         self._once = False
+        self._of = b""
         self._fault = Fault.NONE
         self._listener: asyncio.Server | None = None
         self._ways: set[_Way] = set()
@@ -116,9 +117,12 @@ class Proxy:
         """The present fault."""
         return Fault.NONE if self._after else self._fault
 
-    async def begin(self, fault: Fault, *, after: int = 0, once: bool = False) -> None:
-        """Let a fault begin after this many more requests; it lasts until `heal`, or affects one."""
-        self._fault, self._after, self._once, self.hits = fault, after, once, 0
+    async def begin(self, fault: Fault, *, after: int = 0, once: bool = False, of: bytes = b"") -> None:
+        """Let a fault begin after this many more requests; it lasts until `heal`, or affects one.
+
+        With `of`, answers without these bytes are passed on.
+        """
+        self._fault, self._after, self._once, self._of, self.hits = fault, after, once, of, 0
         if fault is Fault.REFUSE and not after:
             self._refuse()
         self._changed()
@@ -229,7 +233,7 @@ class Proxy:
 
     async def _answer(self, way: _Way, data: bytes) -> None:
         self.answers += 1
-        fault = self.fault
+        fault = self.fault if self._of in data else Fault.NONE
         if fault in _OF_ANSWERS or fault is Fault.BLACK_HOLE:
             self._hit()
         way.lost = way.lost or fault in {Fault.SWALLOW, Fault.BLACK_HOLE}
