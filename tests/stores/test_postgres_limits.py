@@ -256,7 +256,7 @@ async def test_a_slot_that_comes_sooner_takes_no_longer_the_more_slots_are_behin
             postgres_queues._APPLY, ("q", json.dumps(asked), now + 2_000_000, rules.LAYOUT)
         ).fetchall()
         calls = "select funcname, calls from pg_stat_xact_user_functions"
-        made = dict(connection.execute(calls).fetchall())
+        made: dict[str, int] = dict(connection.execute(calls).fetchall())
     assert done[0]["granted"] == [second.ticket]
     assert made["_sooner"] == 1
     assert made["_granted_end"] <= 2
