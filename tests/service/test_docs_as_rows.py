@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -11,13 +12,13 @@ from intervalq.cli._tasks.bulk import BulkEdit
 from intervalq.errors import UnsupportedOperation
 from intervalq.service import _large
 from intervalq.service._access import Anybody
+from intervalq.service._entroq import docs, namespaces
 from intervalq.service._entroq import entroq_pb2 as pb
-from intervalq.service._entroq import namespaces
 from intervalq.service._entroq.docs import queue_of, row_id
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._refusal import Refusal
 from intervalq.tasks import Tasks
-from intervalq.tasks.rules import Change, Modify, Select
+from intervalq.tasks.rules import Change, Modify, Row, Select
 from intervalq.tasks.store import open_task_store
 from service.grpc_client import message
 
@@ -75,3 +76,25 @@ async def test_nats_has_no_docs(queue: str) -> None:
     ):
         with pytest.raises(UnsupportedOperation, match="no docs on NATS: use"):
             await Verbs(store).modify(request, Anybody())
+
+
+async def test_others_are_answered_while_the_keys_of_many_docs_are_looked_at(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_task_store(f"memory://{queue}")
+    verbs = Verbs(store)
+    data = [pb.DocData(namespace=queue, key=str(number)) for number in range(3)]
+    await verbs.modify(pb.ModifyRequest(doc_inserts=data), Anybody())
+    threads: set[int] = set()
+
+    def keys_of(row: Row) -> tuple[str, str]:
+        threads.add(get_ident())
+        return docs.keys_of(row)
+
+    monkeypatch.setattr(namespaces, "keys_of", keys_of)
+    monkeypatch.setattr(namespaces, "PAGE", 2)
+    request = pb.DocsRequest(query=pb.DocQuery(namespace=queue, key_start="1"))
+    assert [one.key for one in (await verbs.docs(request, Anybody())).docs] == ["1", "2"]
+    assert threads
+    assert get_ident() not in threads
+    await store.aclose()

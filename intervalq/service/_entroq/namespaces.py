@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from intervalq.errors import DependencyError, UnsupportedOperation
 from intervalq.service._entroq.docs import claim_of, is_doc, is_held, keys_of
-from intervalq.service._large import MAX_LIST, PAGE, Answers
+from intervalq.service._large import MAX_LIST, PAGE, Answers, away
 from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks._claim.values import MAX_BYTES
 from intervalq.tasks._spec.ids import DOCS
@@ -66,8 +66,7 @@ class Namespaces:
                     Code.RESOURCE_EXHAUSTED,
                     f"this namespace has more than {MAX_DOCS:,} docs, too many to look through: give ids",
                 )
-        found = [(keys_of(row), row.id, row) for row in rows]
-        picked = [row for keys, _, row in sorted(found) if wanted(keys[0])][:limit]
+        picked = await away(not is_all, _picked, rows, wanted, limit)
         if is_all or not values:
             return picked
         return await self.of_ids(queue, tuple([row.id for row in picked]), values=True)
@@ -150,3 +149,9 @@ class Namespaces:
         if isinstance(self._store, Pulling):
             raise UnsupportedOperation(self._store.url, "a service has no docs on NATS: use another store")
         return self._store
+
+
+def _picked(rows: Sequence[Row], wanted: Callable[[str], bool], limit: int) -> list[Row]:
+    """The first of the docs with such keys."""
+    found = [(keys_of(row), row.id, row) for row in rows]
+    return [row for keys, _, row in sorted(found) if wanted(keys[0])][:limit]
