@@ -95,6 +95,14 @@ async def test_only_keys_under_a_shared_rate_have_weights() -> None:
     async with IntervalQueue("own", rate="100/s", each="10/s", store="memory://") as paced:
         with pytest.raises(InvalidOption, match="under each='shared'"):
             await paced["a"].configure(weight=2)
+    store = MemoryStore()
+    async with IntervalQueue("alone", rate="100/s", store=store) as separate:
+        async with separate["a"].slot():
+            pass
+        for queue in (separate, IntervalQueue("alone", store=store)):  # the second one only finds the record
+            with pytest.raises(InvalidOption, match="under each='shared'"):
+                await queue["a"].configure(weight=2)
+        assert (await separate["a"].inspect()).weight is None
     with pytest.raises(UnsupportedOperation):
         await IntervalQueue("api", store=FarStore(MemoryStore()))["a"].configure(weight=2)
 

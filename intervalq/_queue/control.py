@@ -154,6 +154,8 @@ class Control(Handle):
             weight=weight,
         )
         before = (await self._command(Inspect(), may_be_new=True)).state
+        if weight is not None and self._options.each is None:
+            await self._check_common(weight)
         if before is not None:
             settings = before.settings
             if not settings.has_pace and (checked.interval or command.burst):
@@ -225,12 +227,20 @@ class Control(Handle):
     def _check_weight(self, weight: int) -> None:
         """Refuse a weight where there is none."""
         mine = self._options
-        if mine.key is None or mine.each not in {None, OF_ALL}:  # None: this handle doesn't know
-            raise InvalidOption(
-                f"weight={weight} is for a key under each={SHARED!r}, and {self.name!r} is none: "
-                "await queue['tenant-42'].configure(weight=...)"
-            )
+        if mine.key is None or mine.each not in {None, OF_ALL}:  # None: see `_check_common`
+            raise self._not_weighted(weight)
         pairing(self._open())
+
+    async def _check_common(self, weight: int) -> None:
+        """Refuse a weight, by a handle that doesn't know `each`, if there is no common rate."""
+        if (await self._open().apply(self._options.name, Inspect())).state is None:
+            raise self._not_weighted(weight)
+
+    def _not_weighted(self, weight: int) -> InvalidOption:
+        return InvalidOption(
+            f"weight={weight} is for a key under each={SHARED!r}, and {self.name!r} is none: "
+            "await queue['tenant-42'].configure(weight=...)"
+        )
 
     async def _known_limits(self) -> tuple[Limit, ...]:
         """The queue's limits as `configure` takes them."""

@@ -125,6 +125,11 @@ def test_examples_work(intervalq: CommandLine, used: Path, example: str) -> None
             "from intervalq.ledger.store import open_ledger_store as store; "
             "anyio.run(store().apply, 'filings-2026', Beat('s', 1))"
         )
+    if "tenant-42" in example:  # the key has begun a job, so that it has a record
+        intervalq.python(
+            "from intervalq.sync import IntervalQueue; "
+            "IntervalQueue('api', rate='5/s', each='shared')['tenant-42'].run(int)"
+        )
     # These run until they are stopped, and other programs may be at their usual ports.
     servers = {"intervalq demo-api": "http://", "intervalq serve": "gRPC at"}
     if server := next((name for name in servers if example.startswith(name)), None):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import chain
 from random import Random
 
+import psycopg
 import pytest
 
 from intervalq import errors, rules
@@ -20,6 +22,7 @@ from intervalq.rules import (
     Limit,
     Reclaim,
     Settings,
+    Settled,
     State,
     Usage,
 )
@@ -233,3 +236,27 @@ async def test_units_that_no_record_holds_are_not_written(url: str) -> None:
             with pytest.raises(errors.CorruptState):
                 await store.apply("q", Advance(generation="n", take=1, units=((huge,),)), 1_000)
         assert await store.apply("q", Inspect(), 1_000) == rules.apply(before.state, Inspect(), 1_000)[1]
+
+
+async def test_a_slot_that_comes_sooner_takes_no_longer_the_more_slots_are_behind_it(url: str) -> None:
+    """Where the last granted slot may be counted is found once for each use of it, not for each cell."""
+    now, limit = 10**15, Limit(100, 64_000_000, "tokens")
+    settings = Settings(interval=1_000_000, limits=(limit,))
+    took = Advance(settings=settings, nonce="n", take=40, units=((90,),) * 40)
+    async with aclosing(PostgresStore(url)) as store:
+        answer = await store.apply("q", took, now)
+        assert answer.state is not None
+        first, second = answer.taken[:2]
+        less = Settled(first.due, answer.state.lag, (-85,))
+        await store.apply("q", Advance(generation="n", settled=(less,)), now + 2_000_000)
+    asked = Advance(generation="n", slots=(second,), ahead=1_000_000).to_dict()
+    with psycopg.connect(url) as connection:
+        connection.execute("set track_functions = 'pl'; set plan_cache_mode = force_generic_plan")
+        (done,) = connection.execute(
+            postgres_queues._APPLY, ("q", json.dumps(asked), now + 2_000_000, rules.LAYOUT)
+        ).fetchall()
+        calls = "select funcname, calls from pg_stat_xact_user_functions"
+        made: dict[str, int] = dict(connection.execute(calls).fetchall())
+    assert done[0]["granted"] == [second.ticket]
+    assert made["_sooner"] == 1
+    assert made["_granted_end"] <= 2

@@ -500,7 +500,8 @@ as $$
 declare
     r intervalq.queues := a.state;
     counted constant intervalq.queues := intervalq._uncount(r, slot);
-    before intervalq.queues := intervalq._uncount_behind(counted);
+    granted constant intervalq.queues := intervalq._uncount_behind(counted);
+    before intervalq.queues := granted;
     clock constant bigint := intervalq._clock(r, now);
     free constant bigint := r.current_due + r.interval;
     notice constant bigint := greatest(0, (command ->> 'notice')::bigint - intervalq._tolerance(r));
@@ -519,15 +520,7 @@ begin
     before := intervalq._count(before, found[2:2], taken);
     for k in 1 .. cardinality(r.limits) loop
         before.limits[k].ahead := intervalq._put(
-            (before.limits[k]).ahead,
-            array(
-                select x.number
-                from generate_series(1, cardinality((counted.limits[k]).ahead), 2) as i,
-                    lateral (values (1, (counted.limits[k]).ahead[i]), (2, (counted.limits[k]).ahead[i + 1]))
-                        as x (n, number)
-                where (counted.limits[k]).ahead[i] > intervalq._granted_end(counted.limits[k], r.current_due)
-                order by i, x.n
-            )
+            (before.limits[k]).ahead, (counted.limits[k]).ahead[cardinality((granted.limits[k]).ahead) + 1:]
         );
     end loop;
     if (slot ->> 0)::bigint = r.ticket then
