@@ -8,6 +8,7 @@ from typing import Any, Final
 from intervalq._watch.task import holder
 from intervalq.errors import DependencyError, StoreTimeout
 from intervalq.tasks._handle.worker_session import session_of
+from intervalq.tasks._spec.ids import DOCS
 from intervalq.tasks._spec.outcome import is_dead, living_queue
 from intervalq.tasks.rules import Cancel, Change, Command, Delete, Modify, Row, Select, Sessions
 from intervalq.tasks.store import MAX_ROWS
@@ -37,6 +38,8 @@ def moved(to: str) -> Make:
     def make(row: Row) -> Part | str:
         if row.queue == to:
             return "is already in that queue"
+        if row.queue.startswith(DOCS):
+            return "is a document of EntroQ's, which belongs to its namespace"
         anew = 0 if is_dead(row.queue) and not is_dead(to) else None
         return Change(row.id, row.version, queue=to, attempt=anew)
 

@@ -70,6 +70,7 @@ class Work:
     async def until(self, happened: Callable[[], bool]) -> None:
         """Wait for a condition on this object."""
         while not happened():
+            assert self._running, f"all callers have failed: {self.errors}"
             await self._news.wait()
 
     async def more(self, count: int, handle: int | None = None) -> None:

@@ -21,7 +21,20 @@ from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._refusal import Refusal
 from intervalq.store import wall_clock
 from intervalq.tasks import Tasks
-from intervalq.tasks.rules import Begin, Change, Command, Insert, Modify, Session, Work
+from intervalq.tasks.rules import (
+    Begin,
+    Cancel,
+    Change,
+    Command,
+    Delete,
+    Failed,
+    Finished,
+    Insert,
+    Modify,
+    Range,
+    Session,
+    Work,
+)
 from intervalq.tasks.store import open_task_store
 from service.grpc_client import GrpcClient, Unmet, changed, details, id_of, message, plain
 
@@ -325,7 +338,15 @@ async def test_docs_are_no_tasks(service: Addresses, client: GrpcClient, store_u
                 await tasks.insert(queue, 1, id=row)
     remote = open_task_store(f"intervalq://{service.grpc}")
     await remote.apply(Begin(Session("me")))
-    for command in (Work("me", queues=(queue_of(queue),)), Modify(inserts=(Insert(queue, "1", row),))):
+    failed = Finished(Range(queue, 0, 0, 0), (Failed(0, Insert(queue, "1", row)),))
+    for command in (
+        Work("me", queues=(queue_of(queue),)),
+        Work("me", finished=(failed,)),
+        Modify(inserts=(Insert(queue, "1", row),)),
+        Modify(changes=(Change(row, 0, queue=queue),)),
+        Modify(deletes=(Delete(row, 0),), force=True),
+        Cancel((row,)),
+    ):
         with pytest.raises(Exception, match=r"queue name|are those of docs"):
             await remote.apply(command)
     await remote.aclose()

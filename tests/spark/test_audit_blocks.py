@@ -131,6 +131,9 @@ def test_each_row_has_its_queue_and_the_clock_of_its_host() -> None:
     queue, ahead = known.of(who, due)
     assert queue.tolist() == [0, 0, 1, 1, 1, 1, 1]
     assert ahead.tolist() == [2.0, 7.0, 0.0, 51.5, -1.0, 0.0, 0.0]
+    for new in (8, 10):  # of a log to which rows are added meanwhile
+        with pytest.raises(ValueError, match="audit a copy"):
+            known.of(np.array([7, new]), due[:2])
 
 
 def test_columns_of_very_different_numbers_are_told_apart() -> None:

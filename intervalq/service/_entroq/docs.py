@@ -7,8 +7,9 @@ A doc is a row like a task's, but no task:
   access rules.
 - The id is `docs#NAMESPACE#ID`, which no task can have: ids belong to a namespace. The value is the content.
 - Both keys are in the text of the error, which no change touches: they are read without the contents.
-- A claim is a time ahead (`at`), and the claimant is in the report on the work (`progress`). Each change says
-  both anew. So nobody has claimed a row that is due, and of a namespace the rows of the future are claimed.
+- A claim is a time ahead (`at`), and the claimant is the note in the report on the work (`progress`). Each
+  change says both anew. So nobody has claimed a row that is due, and of a namespace the rows of the future
+  are claimed.
 
 Docs and tasks of one request are parts of one `Modify`: all or nothing, at the given versions. Whether
 another claimant has a doc is seen before, in the very version that is then changed. That look costs one more
@@ -23,10 +24,12 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from intervalq.errors import UnreadableValue
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.model import MILLISECOND
 from intervalq.service._entroq.values import Values, value_of
 from intervalq.service._refusal import Code, Refusal
+from intervalq.tasks._claim.progress import read
 from intervalq.tasks._claim.values import queue_name, text
 from intervalq.tasks._spec.ids import DOCS, new_id
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, QueueStats, Row
@@ -102,7 +105,7 @@ def claim_of(change: Change, ahead: int | None, claimant: str) -> Change:
         change.version,
         json=change.json,
         delay=ahead if held else 0,
-        progress=json.dumps(claimant) if held else "",
+        progress=json.dumps({"n": claimant}) if held else "",
     )
 
 
@@ -136,15 +139,17 @@ def keys_of(row: Row) -> tuple[str, str]:
     """The key and the secondary key of a doc."""
     try:
         first, second = json.loads(row.error)
-    except ValueError:  # somebody has changed it as a task
+    except (ValueError, TypeError):  # somebody has changed it as a task
         return "", ""
-    return first, second
+    return (first, second) if isinstance(first, str) and isinstance(second, str) else ("", "")
 
 
 def claimant_of(row: Row) -> str:
     """Who has claimed a doc last, and not freed it; empty: nobody."""
-    claimant: str = json.loads(row.progress) if row.progress else ""
-    return claimant
+    try:
+        return read(row.progress, "").note
+    except UnreadableValue:  # likewise
+        return ""
 
 
 def is_held(row: Row, claimant: str, now: int) -> bool:

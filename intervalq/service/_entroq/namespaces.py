@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from intervalq.errors import DependencyError, UnsupportedOperation
 from intervalq.service._entroq.docs import claim_of, is_doc, is_held, keys_of
-from intervalq.service._large import PAGE, Answers
+from intervalq.service._large import MAX_LIST, PAGE, Answers, away
 from intervalq.service._refusal import Code, Refusal
+from intervalq.tasks._claim.values import MAX_BYTES
 from intervalq.tasks._spec.ids import DOCS
-from intervalq.tasks.rules import Change, Count, Delete, Modified, Modify, QueueStats, Row, Select
+from intervalq.tasks.rules import (
+    Change,
+    Count,
+    Delete,
+    Depend,
+    Insert,
+    Modified,
+    Modify,
+    QueueStats,
+    Row,
+    Select,
+)
 from intervalq.tasks.store import MAX_ROWS, Pulling, TaskStore
 
 MAX_DOCS: Final = 50_000
 """The maximum number of docs of a namespace whose keys are looked at: each takes a kilobyte meanwhile."""
+MANY: Final = MAX_LIST // MAX_BYTES
+"""So many docs fit into an answer, however large they are."""
 _TRIES: Final = 20
 """How often a claim looks again because docs have changed since."""
 
@@ -26,13 +40,14 @@ class Namespaces:
     def __init__(self, store: TaskStore, answers: Answers, clock: Callable[[], int]) -> None:
         self._store, self._answers, self._clock = store, answers, clock
 
-    async def of_ids(self, ids: tuple[str, ...], values: bool) -> list[Row]:
-        """The docs with these ids of rows, in their order.
+    async def of_ids(self, queue: str, ids: tuple[str, ...], values: bool) -> list[Row]:
+        """The docs of a namespace with these ids of rows, in their order.
 
         Raises:
             Refusal: they are too large together.
         """
-        return await self._answers.list_of(self._here(), Select(ids=ids, values=values))
+        rows = await self._answers.list_of(self._here(), Select(ids=ids, values=values))
+        return [row for row in rows if row.queue == queue]  # not what somebody has moved as a task
 
     async def of_keys(self, queue: str, wanted: Callable[[str], bool], limit: int, values: bool) -> list[Row]:
         """The docs of a namespace with such keys, by key and secondary key.
@@ -51,18 +66,17 @@ class Namespaces:
                     Code.RESOURCE_EXHAUSTED,
                     f"this namespace has more than {MAX_DOCS:,} docs, too many to look through: give ids",
                 )
-        found = [(keys_of(row), row.id, row) for row in rows]
-        picked = [row for keys, _, row in sorted(found) if wanted(keys[0])][:limit]
+        picked = await away(not is_all, _picked, rows, wanted, limit)
         if is_all or not values:
             return picked
-        return await self.of_ids(tuple([row.id for row in picked]), values=True)
+        return await self.of_ids(queue, tuple([row.id for row in picked]), values=True)
 
     async def claim(self, queue: str, key: str, claimant: str, lease: int) -> list[Row]:
         """Claim all docs of a key.
 
         Raises:
             DependencyError: another claimant has some of them; none was claimed.
-            Refusal: they are too many, or change all the time.
+            Refusal: they are too many, too large together, or change all the time.
         """
         for _ in range(_TRIES):
             docs = await self.of_keys(queue, lambda one: one == key, MAX_ROWS + 1, values=False)
@@ -73,6 +87,8 @@ class Namespaces:
                 return []
             if len(docs) > MAX_ROWS:
                 raise Refusal(Code.RESOURCE_EXHAUSTED, f"more than {MAX_ROWS} docs have this key")
+            if len(docs) > MANY:  # they may be too large for an answer, and are not claimed then
+                await self.of_ids(queue, tuple([row.id for row in docs]), values=True)
             changes = tuple([claim_of(Change(row.id, row.version), lease, claimant) for row in docs])
             try:
                 return [*(await self._store.apply(Modify(changes=changes))).changed]
@@ -93,6 +109,9 @@ class Namespaces:
         Raises:
             DependencyError: a part can't be done; nothing was done.
         """
+        others: tuple[Insert | Depend, ...] = (*command.inserts, *command.depends)
+        if any(is_doc(one.id) for one in others):
+            self._here()
         every: tuple[Change | Delete, ...] = (*command.changes, *command.deletes)
         parts = [one for one in every if is_doc(one.id)]
         if not parts:
@@ -128,5 +147,11 @@ class Namespaces:
             UnsupportedOperation: it has no docs.
         """
         if isinstance(self._store, Pulling):
-            raise UnsupportedOperation(self._store.url, "a service has no docs on NATS")
+            raise UnsupportedOperation(self._store.url, "a service has no docs on NATS: use another store")
         return self._store
+
+
+def _picked(rows: Sequence[Row], wanted: Callable[[str], bool], limit: int) -> list[Row]:
+    """The first of the docs with such keys."""
+    found = [(keys_of(row), row.id, row) for row in rows]
+    return [row for keys, _, row in sorted(found) if wanted(keys[0])][:limit]

@@ -208,7 +208,7 @@ class Verbs:
         await need(caller, [("read", queue)])
         async with self.answers.making(ids):
             if ids:
-                rows = await self._namespaces.of_ids(ids, values)
+                rows = await self._namespaces.of_ids(queue, ids, values)
             else:
                 rows = await self._namespaces.of_keys(queue, docs.range_of(query), limit, values)
             return await away(size_of(rows) > LARGE, _docs, rows, values)

@@ -13,7 +13,7 @@ from intervalq.service._large import LARGE, Answers, away
 from intervalq.service._refusal import Code, Refusal
 from intervalq.service._remote import rights
 from intervalq.service._tasks_access import check_modify, of_parts, queues_of
-from intervalq.tasks._claim.values import queue_name, refuse_deep, task_id, text
+from intervalq.tasks._claim.values import queue_name, refuse_deep, refuse_doc, text
 from intervalq.tasks._spec.commands import waiters_of
 from intervalq.tasks.rules import (
     Acquire,
@@ -208,6 +208,7 @@ def _check(command: Command[Any]) -> None:
     if limit is not None and not 0 <= limit <= (MAX_ROWS if isinstance(command, Work) else FOREVER):
         raise InvalidTask(f"limit={limit} can't be used: a step claims at most {MAX_ROWS:,} tasks")
     queues: list[str | None] = []
+    ids: list[str] = []
     if isinstance(command, Modify):
         inserts = command.inserts
         ids = [one.id for one in inserts]
@@ -218,18 +219,23 @@ def _check(command: Command[Any]) -> None:
             raise InvalidTask("a change names one task twice: name each task once")
         queues = [*(one.queue for one in inserts), *(one.queue for one in command.changes)]
         for insert in inserts:
-            task_id(insert.id)
+            text("id", insert.id)
             for what, value in (("key", insert.key), ("dedupe_key", insert.dedupe)):
                 if value is not None:
                     text(what, value)
     elif isinstance(command, Work):
         changed = [getattr(part, "queue", None) for part in command.settled]
-        failed = [one.insert.queue for finished in command.finished for one in finished.failed]
-        queues = [*command.queues, *changed, *failed]
+        failed = [one.insert for finished in command.finished for one in finished.failed]
+        queues = [*command.queues, *changed, *(one.queue for one in failed)]
+        ids = [one.id for one in failed]
+    elif isinstance(command, Cancel):
+        ids = [*command.ids]
     elif isinstance(command, Begin):
         text("session", command.session.id)
     for queue in {*queues} - {None}:
         queue_name(queue)
+    for id_ in ids:  # nor do handles of tasks pass over the claims of docs
+        refuse_doc(id_)
 
 
 def _values(command: Command[Any]) -> list[str]:

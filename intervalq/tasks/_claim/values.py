@@ -74,9 +74,21 @@ def task_id(value: object) -> str:
     Raises:
         InvalidTask: `value` is not such text.
     """
-    if (known := text("id", value)).startswith(DOCS):
-        raise InvalidTask(f"id={short(value)} can't be used: ids that begin with {DOCS!r} are those of docs")
+    refuse_doc(known := text("id", value))
     return known
+
+
+def refuse_doc(id_: str) -> None:
+    """Check that an id is not a doc's.
+
+    Raises:
+        InvalidTask: it is.
+    """
+    if id_.startswith(DOCS):
+        raise InvalidTask(
+            f"id={short(id_)} can't be used: ids that begin with {DOCS!r} are those of docs, which only "
+            "clients of EntroQ insert and change"
+        )
 
 
 def _own_id(value: str) -> str:

@@ -74,6 +74,12 @@ def running_loop(store: str) -> asyncio.AbstractEventLoop:
         ) from None
 
 
+async def _load() -> None:
+    """Import the driver, before a time limit begins: on a busy machine, this alone may take longer."""
+    if not hasattr(sys.modules.get(_CONNECTION), "Connection"):  # it may be half imported, by another thread
+        await anyio.to_thread.run_sync(import_module, _CONNECTION, limiter=anyio.CapacityLimiter(1))
+
+
 class NoPlaceError(StoreUnavailable):
     """No server has room for a stream or consumer at the moment, or the cluster has no leader."""
 
@@ -118,10 +124,7 @@ class Server:
             return connection
         async with self._connecting:
             if self._connection is None or not self._connection.is_open:
-                if _CONNECTION not in sys.modules:
-                    await anyio.to_thread.run_sync(
-                        import_module, _CONNECTION, limiter=anyio.CapacityLimiter(1)
-                    )
+                await _load()
                 from intervalq_stores.nats._connection import Connection  # noqa: PLC0415 - just loaded
 
                 self._connection = await Connection.connect(self.url, self._options)
@@ -148,6 +151,7 @@ class Server:
     async def bounded(self, seconds: float | None = None) -> AsyncIterator[None]:
         """Limit the time of the code inside, and translate its errors into those of stores."""
         running_loop(self.url)
+        await _load()
         connection = self._connection
         heard = connection.heard if connection is not None else 0
         try:
@@ -223,6 +227,7 @@ class Server:
         """
         again = "Nats-Msg-Id" in headers
         running_loop(self.url)
+        await _load()
         first = sent = stopwatch()
         while True:
             connection, heard = self._connection, -1

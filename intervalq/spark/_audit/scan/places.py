@@ -48,10 +48,18 @@ class Places:
         return cls(hashes, queue, host, tuple(lines), span)
 
     def of(self, who: Array, due: Array) -> tuple[Array, Array]:
-        """For each row the number of its queue, and by how many seconds its host's clock was ahead."""
+        """For each row the number of its queue, and by how many seconds its host's clock was ahead.
+
+        Raises:
+            ValueError: a row has a queue or host that the log didn't have before.
+        """
         # Neighbours are mostly of the same shard, so few hashes are looked up.
         first = np.flatnonzero(np.concatenate(([True], who[1:] != who[:-1])))
         place = np.searchsorted(self.hashes, who[first])
+        if (place == len(self.hashes)).any() or (self.hashes[place] != who[first]).any():
+            raise ValueError(
+                "the log changed while it was audited: audit a copy, or one version of its table"
+            )
         sizes = np.diff(first, append=len(who))
         queue = np.repeat(self.queue[place].astype(np.int32), sizes)
         if not any(lines.size for lines in self.lines):
