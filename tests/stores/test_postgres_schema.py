@@ -162,6 +162,7 @@ async def test_a_schema_of_version_1_is_brought_up_and_its_records_are_raised(ur
         "limits": None,
         "stepped": None,
         "auto": None,
+        "weight": None,
         **after,
     }
     assert sql(url, "select version, late_total from intervalq.queues where name = 'same'") == [(1, 0)]
