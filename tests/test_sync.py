@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
+import anyio
 import pytest
 
 import intervalq.sync
@@ -20,6 +22,7 @@ from intervalq._queue.threads import WaitingThreads, opens_here
 from intervalq._shard.grants import Grant
 from intervalq._shard.leases import Leases
 from intervalq._shard.shard import Shard
+from intervalq._timing.background_loop import Background
 from intervalq.errors import ForkedError
 from intervalq.store import open_store
 from intervalq.sync import IntervalQueue
@@ -247,6 +250,30 @@ def test_an_interrupt_while_waiting_gives_the_ticket_back_and_ends_the_process(t
         state = queue.inspect()
         assert state.next_slot is not None
         assert state.next_slot - state.now < 3_601, "the slot that was not used is free again"
+
+
+def test_an_interrupt_while_a_job_is_handed_over_cancels_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    background, began, ended = Background(), threading.Event(), threading.Event()
+    start = background.start
+
+    async def job() -> None:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    def interrupted(function: Callable[..., object], *args: object) -> Future[object]:
+        monkeypatch.setattr(background, "start", start)
+        start(function, *args)
+        assert began.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(background, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        background.call(job)
+    assert ended.wait(60)
+    background.end()
 
 
 def test_a_blocking_slot_tells_when_it_is_due(queue: IntervalQueue) -> None:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, TypeVar, cast
 
 import anyio
@@ -26,11 +26,16 @@ class Background:
 
     def call(self, function: Callable[..., Awaitable[R]], *args: Any) -> R:
         """Run an async function in the loop, and wait for it. An interrupted wait cancels the function."""
-        future = self.start(_kept, function, *args)
+        call, future = _Call(), None
         try:
+            future = self.start(call.run, function, *args)
             result, fatal = future.result()
         except BaseException:
-            future.cancel()
+            if future is not None:
+                future.cancel()
+            else:  # interrupted while the function was handed over: it may run already
+                with suppress(RuntimeError):  # there is no loop
+                    self.tell(call.cancel)
             raise
         if fatal is not None:
             raise fatal
@@ -73,14 +78,33 @@ class Background:
         self._lock = threading.Lock()
 
 
-async def _kept(function: Callable[..., Awaitable[R]], *args: Any) -> tuple[R | None, BaseException | None]:
-    """The function's result, or an exception that would end the event loop, such as SystemExit."""
-    try:
-        return await function(*args), None
-    except (Exception, anyio.get_cancelled_exc_class()):
-        raise
-    except BaseException as fatal:  # noqa: BLE001 - for the thread that waits
-        return None, fatal
+class _Call:
+    """A function that runs in the loop, and can be cancelled from the moment when it is handed over."""
+
+    def __init__(self) -> None:
+        self._scope: anyio.CancelScope | None = None
+        self._is_cancelled = False
+
+    async def run(
+        self, function: Callable[..., Awaitable[R]], *args: Any
+    ) -> tuple[R | None, BaseException | None]:
+        """The function's result, or an exception that would end the event loop, such as SystemExit."""
+        with anyio.CancelScope() as self._scope:
+            if self._is_cancelled:
+                self._scope.cancel()
+            try:
+                return await function(*args), None
+            except (Exception, anyio.get_cancelled_exc_class()):
+                raise
+            except BaseException as fatal:  # noqa: BLE001 - for the thread that waits
+                return None, fatal
+        return None, None
+
+    def cancel(self) -> None:
+        """Cancel it, in the loop."""
+        self._is_cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
 
 
 BACKGROUND: Final = Background()
