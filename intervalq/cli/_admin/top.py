@@ -70,8 +70,8 @@ def top(
 
     1 to 4 or the arrows choose a view, and q or Ctrl-C ends it. For the queue under the cursor, it shows the
     rate that was reached and what it waits for. p pauses or resumes a queue or schedule, and f runs a
-    schedule now; both ask first. Enter shows the tasks of a queue, to put them back, cancel, move or
-    delete them.
+    schedule now; both ask first. w sets the weight of a key. Enter shows the tasks of a queue, to put them
+    back, cancel, move or delete them.
 
     For each queue, this includes the 20 keys with the most outstanding tickets and the number of other keys,
     how much of each limit is left, and which limit binds. With --plain, or without a keyboard, it is one

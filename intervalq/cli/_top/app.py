@@ -221,10 +221,10 @@ class Top(App[None]):
         name = subject.name
 
         def answered(given: str | None) -> None:
-            if given and given.isdecimal():
+            if given and given.isdecimal() and len(given) < 10:  # `int` refuses thousands of digits
                 self._do("Weight of", name, lambda: self._reader.weigh(name, int(given)))
             elif given:
-                self.notify(f"{escaped(given)} is not a number", severity="error", markup=False)
+                self.notify(f"{escaped(given)} is not a whole number", severity="error", markup=False)
 
         question = f"Starts of {escaped(name)} in its turn, for all processes; 0: each process has its own"
         self.push_screen(Ask(question), answered)
