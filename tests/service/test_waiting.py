@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
 from itertools import count
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import anyio
+import grpc
 import pytest
 
+from intervalq.service._entroq import entroq_pb2 as pb
+from intervalq.service._entroq import over_grpc
 from intervalq.service._entroq.claimants import Claimants
 from intervalq.service._entroq.claims import Claims, Found
+from intervalq.service._entroq.methods import NAME
+from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._entroq.waiting import Waiting
 from intervalq.tasks.rules import SECOND, Command, Insert, Modify, Row, Select, Work
 from intervalq.testing.virtual import virtual_micros, virtual_time
@@ -130,3 +137,81 @@ def test_a_task_that_is_ready_later_is_claimed_then(hears: bool, lines: int, oth
         return await when_claimed(store if hears else Deaf(store), lines, others=others)
 
     assert virtual_time(run, horizon=20) == pytest.approx(3, abs=0.02)
+
+
+class Hasty:
+    """A call of a client that waits for 50 ms."""
+
+    def time_remaining(self) -> float:
+        return 0.05
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def abort(self, code: grpc.StatusCode, message: str) -> None:
+        raise LookupError(code, message)
+
+
+def test_no_task_is_claimed_for_a_client_whose_deadline_comes_before_the_answer() -> None:
+    async def run() -> tuple[float, str | None]:
+        store = MemoryTaskStore("memory://hasty", clock=virtual_micros)
+        verbs = Verbs(store, clock=virtual_micros)
+        details = SimpleNamespace(method=f"/{NAME}/Claim", invocation_metadata=())
+        method: Any = over_grpc.handler(verbs, None).service(cast("Any", details))
+        async with anyio.create_task_group() as group:
+            await group.start(verbs.waiting.run)
+            with pytest.raises(LookupError, match="DEADLINE_EXCEEDED"):
+                await method.unary_unary(pb.ClaimRequest(claimant_id="me", queues=["q"]), Hasty())
+            ended = anyio.current_time()
+            await store.apply(Modify(inserts=(Insert("q", "1", "t"),)))
+            verbs.waiting.notify(["q"])
+            await anyio.sleep(1)
+            group.cancel_scope.cancel()
+        (row,) = await store.apply(Select(ids=("t",)))
+        return ended, row.session
+
+    ended, session = virtual_time(run, horizon=20)
+    assert ended == pytest.approx(0.04, abs=0.001)
+    assert session is None
+
+
+class Asked:
+    """A caller whose rights are checked when `answers` is set."""
+
+    name = account = ""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = anyio.Event(), anyio.Event()
+
+    async def denied(self, wanted: Collection[tuple[str, str]], claimant: str) -> set[tuple[str, str]]:
+        del wanted, claimant
+        self.asked.set()
+        await self.answers.wait()
+        return set()
+
+    def claimant(self, claimant: str) -> str:
+        return claimant
+
+
+async def test_a_task_is_given_back_if_its_client_goes_away_while_its_rights_are_checked() -> None:
+    store = MemoryTaskStore("memory://rights")
+    verbs = Verbs(store)
+    caller = Asked()
+    async with anyio.create_task_group() as group:
+        await group.start(verbs.waiting.run)
+        async with anyio.create_task_group() as client:
+            client.start_soon(verbs.claim, pb.ClaimRequest(claimant_id="me", queues=["q"]), caller)
+            await caller.asked.wait()
+            may_wait, caller.asked, caller.answers = caller.answers, anyio.Event(), anyio.Event()
+            may_wait.set()
+            await anyio.wait_all_tasks_blocked()
+            await store.apply(Modify(inserts=(Insert("q", "1", "t"),)))
+            verbs.waiting.notify(["q"])
+            await caller.asked.wait()
+            client.cancel_scope.cancel()
+        group.cancel_scope.cancel()
+    (row,) = await store.apply(Select(ids=("t",)))
+    assert (row.session, row.claims) == (None, 1)

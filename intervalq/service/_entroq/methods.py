@@ -24,11 +24,15 @@ class Method(NamedTuple):
     verb: Callable[[Verbs, Any, Caller], Awaitable[Message]]
     http: tuple[str, str]
     """The method and path of the same over HTTP/JSON."""
+    waits: bool = False
+    """Whether it answers only when there is a task."""
 
 
 UNARY: Final = (
     Method("TryClaim", pb.ClaimRequest, pb.ClaimResponse, Verbs.try_claim, ("POST", "/api/v0/claim")),
-    Method("Claim", pb.ClaimRequest, pb.ClaimResponse, Verbs.claim, ("POST", "/api/v0/claim/wait")),
+    Method(
+        "Claim", pb.ClaimRequest, pb.ClaimResponse, Verbs.claim, ("POST", "/api/v0/claim/wait"), waits=True
+    ),
     Method("Modify", pb.ModifyRequest, pb.ModifyResponse, Verbs.modify, ("POST", "/api/v0/modify")),
     Method("Tasks", pb.TasksRequest, pb.TasksResponse, Verbs.tasks, ("GET", "/api/v0/tasks")),
     Method("Queues", pb.QueuesRequest, pb.QueuesResponse, Verbs.queues, ("GET", "/api/v0/queues")),

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, NamedTuple
 
+import anyio
+
 from intervalq.errors import DependencyError
 from intervalq.service._access import Anybody, Caller, need
 from intervalq.service._entroq import docs
@@ -72,8 +74,9 @@ class Verbs:
             row = await self.waiting.wait(queues, lambda: self._claims.claim(claimant, queues, lease))
             try:  # the right may have been taken away meanwhile
                 await need(caller, [("claim", row.queue)], request.claimant_id)
-            except Refusal:
-                await self._claims.give_back(row)
+            except BaseException:  # or the client goes away
+                with anyio.CancelScope(shield=True):
+                    await self._claims.give_back(row)
                 raise
             task = task_of(row)
         return pb.ClaimResponse(task=task)
