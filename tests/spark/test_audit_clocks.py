@@ -178,3 +178,17 @@ def test_nothing_is_drawn_over_a_night() -> None:
     assert change == pytest.approx(0.7 - 0.3, abs=0.01)
     by = {line.since: line for line in clock.lines}
     assert math.isclose(by[found.at].at(36_000), 0.7)
+
+
+def test_of_a_log_of_three_days_enough_starts_are_looked_at_to_know_the_clocks() -> None:
+    """Delays up to 0.8 of the tolerance don't make a start look early that is 0.9 of it before."""
+    from intervalq.spark._audit.clocks import ENOUGH, PARTS, window_length
+
+    hosts, span = 8, 250_000.0
+    count = hosts * span / window_length(hosts, span, 60)
+    first = (
+        ENOUGH / count / PARTS
+    )  # the place of the first quantile in a window, by which its clock is judged
+    draws = random.Random(0)
+    highest = max(draws.betavariate(first, (PARTS - 1) * first + 1) for _ in range(int(count)))
+    assert 0.8 * highest < 0.1

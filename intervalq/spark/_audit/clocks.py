@@ -35,9 +35,11 @@ _BLUR: Final = (4.0, 0.001)
 """How many usual spreads of delays, and how many seconds more, two points may differ without a reason."""
 _APART: Final = 3
 """So many windows without starts are too long for a line."""
-_ENOUGH: Final = 2_000_000
+ENOUGH: Final = 6_000_000
 """Starts from which clocks are judged, as many of each host; of a larger log, some."""
-_MAX_WINDOWS: Final = 50_000
+_MAX_WINDOWS: Final = 20_000
+"""So a window of a larger log still has about 300 of these starts. With 60, the first of 20 quantiles may be
+too high by a tenth of all delays, and starts that are just within the tolerance would look early."""
 _MAX_ROWS: Final = 500_000
 """Rows that the driver reads to find when clocks were set: beyond, it was in the middle."""
 
@@ -119,7 +121,7 @@ def clocks_of(log: DataFrame, starts: Mapping[str, int], piece: float) -> list[H
         starts: how many each host has.
         piece: the length of a window, seconds.
     """
-    each = _ENOUGH / max(1, len(starts))
+    each = ENOUGH / max(1, len(starts))
     share = {host: min(1.0, each / max(1, count)) for host, count in starts.items()}
     rows, most = log, max(share.values(), default=1.0)
     if most < 1:
