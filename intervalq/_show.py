@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 # C0 and C1 controls, DEL, and the marks that turn the direction of text around.
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _WIDE: Final = 300
 

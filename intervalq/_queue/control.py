@@ -49,9 +49,12 @@ async def each_of(handles: Iterable[H], action: Callable[[H], Awaitable[object]]
         async with limiter:
             await action(handle)
 
-    async with anyio.create_task_group() as group:
-        for handle in handles:
-            group.start_soon(one, handle)
+    try:
+        async with anyio.create_task_group() as group:
+            for handle in handles:
+                group.start_soon(one, handle)
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from None  # the others are alike
 
 
 class Control(Handle):

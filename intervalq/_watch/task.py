@@ -82,7 +82,7 @@ def facts(task: Task, sessions: Mapping[str, WorkerSession], *, value: bool = Tr
     if said := report(task):
         rows += [("progress" if not index else "", escaped(line)) for index, line in _lines(said)]
     if (checkpoint := checkpoint_of(task)) is not None:
-        rows.append(("checkpoint", json.dumps(checkpoint)))
+        rows.append(("checkpoint", escaped(json.dumps(checkpoint))))
     if task.error:
         rows += [("error" if not index else "", escaped(line)) for index, line in _lines(task.error)]
     return [*rows, *value_lines(task)] if value else rows
@@ -93,7 +93,7 @@ def value_lines(task: Task) -> list[tuple[str, str]]:
     written = task._row.json
     is_plain = len(written) <= _MAX_INDENTED and depth(written) <= _MAX_DEPTH
     lines = _lines(json.dumps(value_of(task), indent=2) if is_plain else written)
-    return [("value" if not index else "", line) for index, line in lines]
+    return [("value" if not index else "", escaped(line)) for index, line in lines]
 
 
 def holder(session: str, sessions: Mapping[str, WorkerSession]) -> str:

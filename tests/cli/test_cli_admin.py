@@ -283,3 +283,11 @@ def test_a_reader_that_leaves_is_no_error_worth_a_word(intervalq: CommandLine) -
     assert process.stderr is not None
     assert process.stderr.read() == ""
     assert process.wait() == 1
+
+
+def test_several_queues_that_can_not_be_read_are_one_error(intervalq: CommandLine) -> None:
+    intervalq.write("state.json", '{"intervalq": 1, "queues": {"a": {}, "b": {}}}')
+    (intervalq.folder / "state.json").chmod(0o600)
+    ran = intervalq("status", code=1)
+    assert "the record of queue 'a' is broken" in ran.stderr
+    assert ran.stderr.count("\n") == 1

@@ -16,6 +16,7 @@ import pytest
 
 from cli.command_line import CommandLine
 from intervalq.cli._app import run_app
+from intervalq.cli._ledger import export
 from intervalq.cli._tasks.batch import Bar
 from intervalq.ledger._large import LargeAnswers
 from intervalq.ledger.rules import Claim, Command, Ended, Record
@@ -178,3 +179,12 @@ def test_drop_asks_on_a_terminal(intervalq: CommandLine, store_url: str) -> None
         assert process.wait(60) == code
         os.close(held)
         os.close(screen)
+
+
+def test_an_export_follows_no_link_that_others_have_made(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / f"out.{os.getpid()}.tmp").symlink_to(precious)
+    with pytest.raises(FileExistsError), export._writer(tmp_path / "out") as write:
+        write("theirs")
+    assert precious.read_text() == "mine"

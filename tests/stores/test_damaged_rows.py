@@ -28,6 +28,7 @@ from servers import Server, redis_client
 EVIL = "\x1b]0;owned\x07\x9b31m\u202e\r\n"
 HUGE = 2**63 - 1
 JSONS = [json.dumps(EVIL), f'"{EVIL}"', EVIL, "[" * 100_000, "", "9" * 5_000, "1e999", "NaN", "{}{}"]
+JSONS += [f'["\x9b31m\u202e{"x" * 9_000}"]', f"\x1b[31m{'x' * 9_000}"]  # these are shown as they are stored
 
 
 async def used(url: str, queue: str) -> None:

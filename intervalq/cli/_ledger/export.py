@@ -83,8 +83,9 @@ def _writer(output: Path | None) -> Iterator[Callable[[str], None]]:
         yield click.echo
         return
     temporary = output.with_name(f"{output.name}.{os.getpid()}.tmp")
+    file = open(temporary, "x", encoding="utf-8", opener=_private)  # noqa: SIM115 - it is closed below
     try:
-        with open(temporary, "w", encoding="utf-8", opener=_private) as file:
+        with file:
             yield lambda line: print(line, file=file)
             file.flush()
             os.fsync(file.fileno())

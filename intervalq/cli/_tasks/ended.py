@@ -76,7 +76,7 @@ def outcome_facts(outcome: Outcome) -> list[tuple[str, str]]:
     rows += history(outcome.errors)
     for what, value in (("result", _result_of(outcome)), ("value", value_of(outcome))):
         lines = json.dumps(value, indent=2).split("\n")
-        rows += [("" if index else what, line) for index, line in enumerate(lines)]
+        rows += [("" if index else what, escaped(line)) for index, line in enumerate(lines)]
     return rows
 
 

@@ -65,7 +65,8 @@ class Awaited:
                 begun.set()
                 while True:
                     for message in await heard():
-                        self._waiters.notify(json.loads(message))
+                        with suppress(ValueError, TypeError, RecursionError):  # others may send wrong ones
+                            self._waiters.notify(json.loads(message))
         except StoreError as error:
             self._error = error
         finally:

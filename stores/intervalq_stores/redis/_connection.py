@@ -34,6 +34,7 @@ from intervalq_stores._transport import TLSFault
 from intervalq_stores.redis._pipeline import WITHIN, PipelinedConnection, connect, drop, limit
 from intervalq_stores.redis._ports import Address, Trip
 from intervalq_stores.redis._scripts import Script
+from intervalq_stores.redis._tls import Parser, bound
 
 _REDIRECTS: Final = 5  # in a row; after more, the nodes disagree with each other
 
@@ -106,6 +107,7 @@ class Server:
         self._class: type[AbstractConnection] = options.pop("connection_class", Connection)
         self._options = options | {
             "protocol": 2,
+            "parser_class": Parser,
             "retry": Retry(NoBackoff(), 0),
             "socket_timeout": None,  # each command has its own
             "socket_connect_timeout": WITHIN,
@@ -245,6 +247,10 @@ class Server:
         slots: list[Address] = [home] * 16_384
         nodes: list[Address] = []
         for first, last, *members in ranges:
+            if not 0 <= first <= last < len(slots):  # otherwise the list grows as long as the server likes
+                raise StoreError(
+                    self.url, "the answer to CLUSTER SLOTS can't be read: is this a Redis cluster?"
+                )
             found = [(host.decode() or self._host(home), port) for host, port, *_ in members]
             slots[first : last + 1] = found[:1] * (last + 1 - first)
             nodes += found
@@ -267,6 +273,7 @@ class Server:
 async def _read_on(connection: AbstractConnection, heard: asyncio.Event, messages: list[bytes]) -> Exception:
     """Set `heard` at every message, and keep those with a text, until something goes wrong; returns what."""
     while True:
+        bound(connection)
         try:
             response = await connection.read_response()
         except Exception as error:  # noqa: BLE001 - it is raised in the waiter

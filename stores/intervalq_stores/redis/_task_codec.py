@@ -33,6 +33,7 @@ from intervalq.tasks.rules import (
     Sessions,
     Work,
     Worked,
+    sound,
     with_error,
 )
 from intervalq_stores.redis._task_keys import WAKE
@@ -272,13 +273,13 @@ def _selected(command: Select, _: int, found: list[bytes]) -> tuple[Row, ...]:
 
 
 def _counted(command: Count, _: int, found: list[Any]) -> tuple[QueueStats, ...]:
-    stats = [QueueStats(name.decode(), *numbers) for name, *numbers in _by(7, found)]
+    stats = [sound(QueueStats(name.decode(), *numbers)) for name, *numbers in _by(7, found)]
     return tuple(sorted(stats)[: command.limit])
 
 
 def _sessions(_: Sessions, __: int, found: list[Any]) -> tuple[Session, ...]:
     sessions = [
-        Session(id_.decode(), host.decode(), pid, consumer.decode(), *numbers)
+        sound(Session(id_.decode(), host.decode(), pid, consumer.decode(), *numbers))
         for id_, host, pid, consumer, *numbers in _by(7, found)
     ]
     return tuple(sorted(sessions, key=lambda session: (session.started, session.id)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from typing import Any, Final
 
 from redis import exceptions as driver
-from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.asyncio.connection import AbstractConnection, DefaultParser, SSLConnection
 
 from intervalq_stores._transport import clear_text, fault_of
 
@@ -16,6 +17,16 @@ _SLOW: Final = 1.0
 
 MAX_BYTES: Final = 512 << 20
 """The largest answer: twice the size of a thousand task values of the default maximum size."""
+
+_MAX_LINES: Final = 10_000_000
+"""The largest number of values in an answer: more than half a million tasks, or keys of a thousand looks."""
+
+_HUGE: Final = re.compile(rb"\n[*%~>|][0-9]{8,}\r")
+"""The beginning of a list of more values than that. The parser would reserve memory for all of them and clear
+it, which blocks the event loop for as long as a server likes."""
+
+_BEGINNING: Final = 24
+"""More bytes than such a beginning has, unless it is refused for its length."""
 
 _PLAIN: Final = "write redis:// for clear text"
 
@@ -33,7 +44,6 @@ async def secured(connection: AbstractConnection) -> None:
             if not connecting.done() and await _speaks_clear_text(connection):
                 raise clear_text(_PLAIN)
         await connecting
-        bound(connection)
     except driver.ConnectionError as error:
         fault = fault_of(error, "ssl_ca_certs=PATH", _PLAIN)
         if fault is None:
@@ -51,28 +61,55 @@ class _Bounded:
 
     def __init__(self, stream: asyncio.StreamReader) -> None:
         self._stream = stream
-        self.left = MAX_BYTES
+        self._before = b"\n"
+        self.begin()
+
+    def begin(self) -> None:
+        """Expect the next answer."""
+        self._left, self._lines = MAX_BYTES, _MAX_LINES
 
     async def read(self, size: int = -1) -> bytes:
         """As the driver calls it."""
-        data = await self._stream.read(size)
-        self.left -= len(data)
-        if self.left < 0:
+        return self._checked(await self._stream.read(size))
+
+    async def readexactly(self, size: int) -> bytes:
+        """As the driver calls it without hiredis."""
+        self._left -= size
+        return self._checked(b"") + await self._stream.readexactly(size)
+
+    async def readline(self) -> bytes:
+        """As the driver calls it without hiredis."""
+        return self._checked(await self._stream.readline())
+
+    def _checked(self, data: bytes) -> bytes:
+        self._left -= len(data)
+        self._lines -= data.count(b"\n")
+        if self._left < 0:
             raise driver.ConnectionError(f"an answer has more than {MAX_BYTES} bytes")
+        if self._lines < 0 or _HUGE.search(data) or _HUGE.search(self._before + data[:_BEGINNING]):
+            raise driver.ConnectionError(f"an answer has more than {_MAX_LINES} values")
+        self._before = (self._before + data[-_BEGINNING:])[-_BEGINNING:]
         return data
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else the driver uses
         return getattr(self._stream, name)
 
 
+class Parser(DefaultParser):  # type: ignore[misc,valid-type] # one of two classes
+    """The driver's parser, which believes no length that a server announces, from the first answer on."""
+
+    def on_connect(self, connection: AbstractConnection) -> None:
+        """As the driver calls it."""
+        super().on_connect(connection)
+        stream: Any = self._stream
+        self._stream: Any = _Bounded(stream)
+
+
 def bound(connection: AbstractConnection) -> None:
     """Limit the size of the next answer, whatever size the server announces."""
-    parser = getattr(connection, "_parser", None)
-    stream = getattr(parser, "_stream", None)
+    stream = getattr(getattr(connection, "_parser", None), "_stream", None)
     if isinstance(stream, _Bounded):
-        stream.left = MAX_BYTES
-    elif stream is not None and parser is not None:
-        parser._stream = _Bounded(stream)  # noqa: SLF001 - there is no other place for it
+        stream.begin()
 
 
 async def _speaks_clear_text(connection: SSLConnection) -> bool:

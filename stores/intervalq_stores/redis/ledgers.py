@@ -107,6 +107,7 @@ def _asked(command: Command) -> list[str]:  # noqa: C901, PLR0911 - one case per
 def _answer(command: Command, reply: list[Any]) -> Answer:
     """The answer in the script's integers and texts, which the script documents."""
     now, found, cancelled, removed, verdicts, rows, cursor, summary = reply
+    _whole(now, removed, *rows[2::5], *rows[4::5], *verdicts[1::4], *summary[:1], *summary[2:])
     return Answer(
         now,
         bool(found),
@@ -120,6 +121,12 @@ def _answer(command: Command, reply: list[Any]) -> Answer:
         cursor.decode(),
         _summary(cancelled, *summary) if summary else None,
     )
+
+
+def _whole(*numbers: object) -> None:
+    """Raise a TypeError unless all of them are whole numbers."""
+    if not {int}.issuperset(map(type, numbers)):
+        raise TypeError("a number is missing")
 
 
 def _verdicts(command: Command, parts: list[Any]) -> tuple[Verdict, ...]:
