@@ -91,6 +91,11 @@ class Guard:
         """Cancel the run, so that no further call begins."""
         self._apply(Cancel())
 
+    def results(self) -> int:
+        """How many results the ledger has."""
+        summary = self._apply(Count()).summary
+        return 0 if summary is None else summary.done
+
     def forget(self, *, has_unfit: bool) -> None:
         """Remove the rows of the ledger, because their results are published.
 

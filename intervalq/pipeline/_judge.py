@@ -42,7 +42,7 @@ def judge(spark: SparkSession, spec: Spec, tables: Tables) -> Audit | None:
 
 def write_report(tables: Tables, layout: Layout, found: Audit | None, summary: dict[str, Any]) -> str:
     """Write report.json and report.html; returns the place of the latter."""
-    calls = [] if found is None else calls_in(tables.read("log"))
+    calls = calls_in(tables.read("log")) if tables.has("log") else []
     place = layout.write("report.html", page(summary, calls, found).encode())
     judged = None if found is None else found.to_dict()
     content = {**summary, "report": place, "calls": calls, "audit": judged}

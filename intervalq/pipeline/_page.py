@@ -24,6 +24,8 @@ def page(summary: dict[str, Any], calls: list[dict[str, Any]], judged: Judged | 
 
     Args:
         summary: see `Outcome.to_dict`; or only the name of the pipeline, if its log was only audited again.
+            If it stopped because rows failed, also `error`, `reasons` as of a pass, and `kept`: how many
+            results the ledger has for the next run.
         calls: see `calls_in`.
         judged: the audit; None: nothing was ever called.
     """
@@ -51,6 +53,8 @@ def page(summary: dict[str, Any], calls: list[dict[str, Any]], judged: Judged | 
 def _verdict(summary: dict[str, Any]) -> str:
     if "ok" not in summary:
         return ""
+    if "error" in summary:
+        return ': <span class="bad">no more rows were called</span>'
     if summary["ok"]:
         return ': <span class="ok">every row has a result</span>'
     missing = summary["failed"] + sum(summary["rejected"].values())
@@ -67,7 +71,8 @@ def _run(summary: dict[str, Any]) -> list[str]:
     if summary["restarts"]:
         passes = "pass" if summary["restarts"] == 1 else "passes"
         parts.append(f"{summary['restarts']:,} interrupted {passes} restarted")
-    return [f'<div class="dim">{escape("; ".join(parts))}</div>']
+    why = [f'<p class="bad">{escape(summary["error"])}</p>'] if "error" in summary else []
+    return [f'<div class="dim">{escape("; ".join(parts))}</div>', *why]
 
 
 def _cards(summary: dict[str, Any], calls: list[dict[str, Any]]) -> list[str]:
@@ -75,8 +80,9 @@ def _cards(summary: dict[str, Any], calls: list[dict[str, Any]]) -> list[str]:
     figures: list[tuple[str, str, str]] = []
     if "rows" in summary:
         failed, rejected = summary["failed"], sum(summary["rejected"].values())
+        kept = [(f"{summary['kept']:,}", "results kept for the next run", "")] if "kept" in summary else []
         figures += [
-            (f"{summary['results']:,}", "results of this run", ""),
+            *(kept or [(f"{summary['results']:,}", "results of this run", "")]),
             (f"{failed:,}", "rows failed", "bad" if failed else ""),
             (f"{rejected:,}", "rows rejected", "bad" if rejected else ""),
         ]
@@ -93,8 +99,8 @@ def _cards(summary: dict[str, Any], calls: list[dict[str, Any]]) -> list[str]:
 def _reasons(summary: dict[str, Any]) -> list[str]:
     rows = [
         (f"{why['rows']:,}", why["reason"], "-" if why["key"] is None else str(why["key"]), why["error"])
-        for one in summary.get("passes", ())
-        for why in one["reasons"]
+        for one in (summary, *summary.get("passes", ()))
+        for why in one.get("reasons", ())
     ]
     if not rows:
         return []

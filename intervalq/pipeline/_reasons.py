@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -62,20 +62,27 @@ class Sample:
         """The reason. If more rows have failed than before, the ledger is read again, but not too often."""
         if failed > self._failed and time.monotonic() >= self._next:
             self._failed, self._next = failed, time.monotonic() + _AGAIN
-            self._found = BACKGROUND.call(self._read)
+            reasons = reasons_kept(self._run, self._store)
+            self._found = reasons[0]["reason"] if reasons else None
         return self._found
 
-    async def _read(self) -> str | None:
-        counts = Counter[str]()
-        read = size = 0
-        async with Ledger(self._run, self._store) as ledger:
-            try:
-                async for row in ledger.rows():
-                    read, size = read + 1, size + len(row.json)
-                    if row.state == "failed":
-                        counts[reason_of(row.value["error"])] += 1
-                    if read >= _MAX_ROWS or size >= _MAX_SIZE:
-                        break
-            except LedgerNotFound:
-                return None
-        return counts.most_common(1)[0][0] if counts else None
+
+def reasons_kept(run: str, store: str) -> tuple[dict[str, Any], ...]:
+    """The same of rows that a ledger has, as far as they are read; empty if there is no ledger."""
+    found: dict[str, dict[str, Any]] = {}
+
+    async def read() -> None:
+        rows = size = 0
+        async with Ledger(run, store) as ledger:
+            async for row in ledger.rows():
+                rows, size = rows + 1, size + len(row.json)
+                if row.state == "failed":
+                    error = row.value["error"]
+                    new = {"reason": reason_of(error), "rows": 0, "key": row.key, "error": error}
+                    found.setdefault(new["reason"], new)["rows"] += 1
+                if rows >= _MAX_ROWS or size >= _MAX_SIZE:
+                    break
+
+    with suppress(LedgerNotFound):
+        BACKGROUND.call(read)
+    return tuple(sorted(found.values(), key=lambda one: -one["rows"])[:_MAX_REASONS])

@@ -21,10 +21,10 @@ from intervalq.pipeline._judge import judge, write_report
 from intervalq.pipeline._layout import Layout, Pass, answers_of
 from intervalq.pipeline._publish import publish
 from intervalq.pipeline._published import Tables
-from intervalq.pipeline._reasons import Sample
+from intervalq.pipeline._reasons import Sample, reasons_kept
 from intervalq.pipeline._requests import PRINT, REASON, Requests, requests, tally
 from intervalq.pipeline._watch import Looks, Outcome, Published, Watch
-from intervalq.spark._compat import first_line, struct_of
+from intervalq.spark._compat import cause, first_line, struct_of
 from intervalq.spark._paced.paced import paced
 from intervalq.spark._paced.progress import progress, seen
 
@@ -158,7 +158,7 @@ class _Run:
             )
             self._tell(outcome, to_call)
             if not self._stop.is_set() and (to_call or (rejected and not found.rejects().isEmpty())):
-                self._one(guard, found, stage, to_call)
+                self._one(guard, found, stage, to_call, outcome)
             if self._stop.is_set():
                 return replace(outcome, passes=tuple(self._passes))
         return self._judged(replace(outcome, passes=tuple(self._passes), stopped=False))
@@ -219,7 +219,7 @@ class _Run:
             parts.append(f"{outcome.duplicates:,} duplicates")
         self._watch.note(f"{', '.join(parts)}: {to_call:,} to call")
 
-    def _one(self, guard: Guard, found: Requests, stage: Transform, to_call: int) -> None:
+    def _one(self, guard: Guard, found: Requests, stage: Transform, to_call: int, outcome: Outcome) -> None:
         """Call the missing rows, and publish them."""
         id_ = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
         tasks = self._tasks(to_call)
@@ -233,14 +233,23 @@ class _Run:
         try:
             self._call(guard, rows, self._layout.work(id_), to_call)
         except Exception as error:
-            if TooManyFailures.__name__ in str(error):  # the next run tries them again
-                guard.forget_errors()
+            if TooManyFailures.__name__ in str(error):
+                self._explain(guard, outcome, error)
+                guard.forget_errors()  # the next run tries them again
                 self._layout.remove(id_)
             raise
         if not self._stop.is_set():
             self._publish(guard, Pass(id_, complete=True, published=False))
             if self._passes[-1].results:
                 self._layout.note_call(self._call_text)
+
+    def _explain(self, guard: Guard, outcome: Outcome, error: Exception) -> None:
+        """Write on the page why rows failed, and that no more were called."""
+        reasons = reasons_kept(self._spec.name, self._spec.store)
+        failed = sum(one["rows"] for one in reasons)
+        more = {"error": cause(error), "reasons": reasons, "failed": failed, "kept": guard.results()}
+        place = write_report(self._tables, self._layout, None, outcome.to_dict() | more)
+        self._watch.note(f"why rows failed: {place}")
 
     def _tasks(self, to_call: int) -> int:
         """The number of Spark tasks that make calls: no more than there are rows."""

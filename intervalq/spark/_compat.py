@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 OLDEST: Final = (3, 5)
 """The oldest PySpark on which anything of `intervalq.spark` works."""
 
+_MAX_CAUSE: Final = 1_000
+
 Release = tuple[int, ...]
 
 
@@ -65,6 +67,14 @@ def first_line(error: BaseException) -> str:
     text = re.sub(r"^An error occurred while calling .*\n: [\w.$]+: ", "", str(error))
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
+
+
+def cause(error: BaseException) -> str:
+    """The line in the error of a Spark job that names the cause: that of intervalq, if there is one."""
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip(" :\t")]
+    ours = [line for line in lines if line.startswith(("intervalq.errors.", "intervalq._run_errors."))]
+    others = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (ours or others or ["it gave no reason"])[0][:_MAX_CAUSE]
 
 
 def rows_of(df: DataFrame) -> Iterator[dict[str, Any]]:

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from intervalq import _show
 from intervalq.cli._pipeline import show as _pipeline_show
-from intervalq.cli._pipeline.command import _reason
 from intervalq.cli._pipeline.show import Bar, Lines, words
 from intervalq.pipeline._watch import Looks
+from intervalq.spark._compat import cause
 from intervalq.spark._paced.progress import Progress
 
 
@@ -69,4 +69,4 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
     ],
 )
 def test_the_reason_of_a_failure_is_a_line(text: str, reason: str) -> None:
-    assert _reason(text).startswith(reason)
+    assert cause(RuntimeError(text)).startswith(reason)

@@ -199,6 +199,22 @@ def test_what_would_lose_something_is_refused(value: object, kind: pa.DataType, 
         fitter(kind)(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([1, None], pa.list_(pa.field("element", pa.int64(), nullable=False))),
+        ({"b": 1}, pa.struct([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.int64())])),
+        ({"k": None}, pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
+        (pd.NaT, pa.date32()),
+        (None, pa.int64()),
+    ],
+)
+def test_none_where_the_schema_has_no_nulls_is_refused(value: object, kind: pa.DataType) -> None:
+    """Spark trusts the schema: in an array without nulls, it would read a null as 0."""
+    with pytest.raises(Unfit, match="a value is None, and the schema says NOT NULL"):
+        fitter(kind, nullable=False)(value)
+
+
 def test_results_that_earlier_versions_kept() -> None:
     kind = pa.struct([
         ("f", pa.float64()), ("d", pa.decimal128(5, 2)), ("t", pa.timestamp("us", "UTC")),

@@ -210,13 +210,21 @@ def test_the_plan_warns_of_rows_that_are_paid_for_and_dropped(spark: SparkSessio
     before = spark.range(9).where("id > 2").limit(4)
     rows = before.transform(paced(fetch, "a int", queue=queue, ledger=None))
     others = spark.range(3)
+    groups = rows.groupBy("a").count().where("count > 1").orderBy("count").limit(2)
 
     def warned(result: DataFrame) -> list[str]:
         return [
             text for text in plan(before, queue, latency=0, result=result).warnings if "after paced" in text
         ]
 
-    for fine in (rows, rows.select("a"), rows.repartition(2), rows.join(others, "id"), rows.union(rows)):
+    for fine in (
+        rows,
+        rows.select("a"),
+        rows.repartition(2),
+        rows.join(others, "id"),
+        rows.union(rows),
+        groups,
+    ):
         assert warned(fine) == []
     for result, step in [
         (rows.where("a = 1").select("id"), "Filter"),

@@ -52,6 +52,22 @@ def test_a_page_says_what_happened_before_it_judges_the_pace() -> None:
     assert "width=device-width" in made
 
 
+def test_a_page_of_a_run_that_stopped_says_why() -> None:
+    stopped: dict[str, Any] = {
+        **SUMMARY, "passes": [], "results": 0, "failed": 2, "kept": 1_007, "error": "2 rows <b>failed",
+        "reasons": [{"rows": 2, "reason": "no 'x'", "key": "k1", "error": "no 'x' here"}],
+    }  # fmt: skip
+    told = " ".join(_text(page(stopped, CALLS, None)).split())
+    for part in (
+        "Pipeline visits: no more rows were called",
+        "2 rows &lt;b&gt;failed",
+        "1,007 results kept for the next run 2 rows failed",
+        "2 no &#x27;x&#x27; k1 no &#x27;x&#x27; here",
+    ):
+        assert part in told
+    assert "results of this run" not in told
+
+
 def test_a_page_of_a_run_without_troubles_and_of_an_audit_alone() -> None:
     fine = SUMMARY | {"ok": True, "rejected": {}, "failed": 0, "passes": [], "restarts": 0, "duplicates": 0}
     told = _text(page(fine, CALLS, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,15 @@ def test_a_wrong_schema_costs_few_calls_and_a_mended_one_none(
         assert _run(small) == 1
         error = capsys.readouterr().err
         assert "TooManyFailures: 2 rows had answers that don't fit" in error
-        assert "column size is int32: 'large' is a str, not a whole number" in error
+        why = "column size is int32: 'large' is a str, not a whole number"
+        assert why in error
+        page = small.folder / "out" / "report.html"
+        assert f"why rows failed: {page}" in error
+        assert escape(why) in page.read_text()
+        reported = json.loads(page.with_suffix(".json").read_text())
+        (reason,) = reported["reasons"]
+        assert (reported["ok"], reason["rows"], why in reason["error"]) == (False, 2, True)
+        page.unlink()
     assert sum(small.called().values()) <= 4
     before = small.called()
 

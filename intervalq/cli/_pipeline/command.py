@@ -141,6 +141,8 @@ def _explained(work: Callable[[], R]) -> R:
     """Run work on Spark; report an error of Spark in one line."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 
+    from intervalq.spark._compat import cause  # noqa: PLC0415 - likewise
+
     kinds: tuple[type[Exception], ...] = (PySparkException,)
     with suppress(ImportError):  # a client for Spark Connect alone doesn't include it
         from py4j.protocol import Py4JError  # type: ignore[import-untyped] # noqa: PLC0415
@@ -150,14 +152,6 @@ def _explained(work: Callable[[], R]) -> R:
         return work()
     except kinds as error:
         raise Failed(
-            f"the Spark job failed: {_reason(str(error))[:500]}; the calls made so far are recorded: fix the "
+            f"the Spark job failed: {cause(error)}; the calls made so far are recorded: fix the "
             "cause, and run the same command to continue"
         ) from error
-
-
-def _reason(text: str) -> str:
-    """The line of Spark's message that names the cause."""
-    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip(" :\t")]
-    ours = [line for line in lines if line.startswith(("intervalq.errors.", "intervalq._run_errors."))]
-    others = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return (ours or others or ["it gave no reason"])[0]

@@ -34,9 +34,17 @@ class Unfit(ValueError):
     """A value doesn't fit; the message says why."""
 
 
-def fitter(kind: pa.DataType) -> Fit:
-    """A function that converts a value to an Arrow type without loss, and raises `Unfit` if it can't."""
-    return _or_none(_fitter(kind), is_date=types.is_date(kind) or types.is_timestamp(kind))
+def fitter(kind: pa.DataType, *, nullable: bool = True) -> Fit:
+    """A function that converts a value to an Arrow type without loss, and raises `Unfit` if it can't.
+
+    `nullable`: whether None fits, and stays None.
+    """
+    fit = _or_none(_fitter(kind), is_date=types.is_date(kind) or types.is_timestamp(kind))
+    return fit if nullable else _not_none(fit)
+
+
+def _of_field(field: pa.Field) -> Fit:
+    return fitter(field.type, nullable=field.nullable)
 
 
 def _fitter(kind: pa.DataType) -> Fit:
@@ -63,6 +71,15 @@ def _or_none(fit: Fit, *, is_date: bool) -> Fit:
             raise
 
     return fit_or_none
+
+
+def _not_none(fit: Fit) -> Fit:
+    def fit_not_none(value: object) -> object:
+        if (found := fit(value)) is None:
+            raise Unfit("a value is None, and the schema says NOT NULL")
+        return found
+
+    return fit_not_none
 
 
 def _wrong(value: object, wanted: str) -> Unfit:
@@ -307,10 +324,10 @@ def _is_bytes(kind: pa.DataType) -> bool:
 _OF_PARTS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[Any], Fit]]]] = [
     (types.is_integer, _whole_of),
     (types.is_decimal, lambda kind: _decimal(kind.precision, kind.scale)),
-    (types.is_struct, lambda kind: _struct({field.name: fitter(field.type) for field in kind})),
-    (types.is_list, lambda kind: _list(fitter(kind.value_type))),
-    (types.is_large_list, lambda kind: _list(fitter(kind.value_type))),
-    (types.is_map, lambda kind: _map(_fitter(kind.key_type), fitter(kind.item_type))),
+    (types.is_struct, lambda kind: _struct({field.name: _of_field(field) for field in kind})),
+    (types.is_list, lambda kind: _list(_of_field(kind.value_field))),
+    (types.is_large_list, lambda kind: _list(_of_field(kind.value_field))),
+    (types.is_map, lambda kind: _map(_fitter(kind.key_type), _of_field(kind.item_field))),
 ]
 _SIMPLE: Final[list[tuple[Callable[[pa.DataType], bool], Fit]]] = [
     (_is_text, _text),

@@ -24,7 +24,7 @@ class Caller:
         self._blocks = job.blocks
         self._cost = job.cost
         self._columns = job.columns
-        self._fits = {field.name: fitter(field.type) for field in job.columns}
+        self._fits = {field.name: fitter(field.type, nullable=field.nullable) for field in job.columns}
         self._names = frozenset(self._fits)
         self._threads = anyio.CapacityLimiter(job.concurrency) if job.blocks else None
 

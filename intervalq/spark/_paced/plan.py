@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from intervalq import IntervalQueue
@@ -135,7 +136,10 @@ def _is_paced(tree: str) -> bool:
 
 
 def _paid_and_dropped(tree: str) -> list[str]:
-    """Warnings about the steps of a physical plan that come after a paced stage, and waste calls."""
+    """Warnings about the steps of a physical plan that come after a paced stage, and waste calls.
+
+    Steps after an aggregation drop its groups, to which each call has contributed.
+    """
     found: list[str] = []
     above: list[tuple[int, str]] = []
     for line in tree.splitlines():
@@ -145,7 +149,10 @@ def _paid_and_dropped(tree: str) -> list[str]:
         while above and above[-1][0] >= depth:
             above.pop()
         if _PACED.match(text):
-            found += [warning for _, parent in above for warning in _wasteful(parent)]
+            parents = takewhile(
+                lambda one: "Aggregate" not in one.split("(")[0], (one for _, one in above[::-1])
+            )
+            found += [warning for parent in parents for warning in _wasteful(parent)]
         above.append((depth, text))
     return list(dict.fromkeys(found))
 
