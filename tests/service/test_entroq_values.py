@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intervalq.service._entroq.model import whole
-from intervalq.service._entroq.values import Values, value_of
+from intervalq.service._entroq.values import Budget, Values, value_of
 from intervalq.service._refusal import Refusal
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -29,7 +29,7 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_a_value_is_the_message_that_protobuf_makes_of_it(value: object) -> None:
     text = json.dumps(value)
-    made = value_of(text)
+    made = value_of(text, Budget())
     assert made == json_format.Parse(text, Value())
     assert json.loads(Values().json_of(made)) == whole(json_format.MessageToDict(made))
 
@@ -39,4 +39,4 @@ def test_a_value_is_the_message_that_protobuf_makes_of_it(value: object) -> None
 )
 def test_what_no_message_can_carry_is_refused(text: str) -> None:
     with pytest.raises(Refusal, match="can't be shown"):
-        value_of(text)
+        value_of(text, Budget())

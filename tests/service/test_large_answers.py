@@ -16,6 +16,7 @@ from starlette.requests import Request
 from intervalq.service import _http, _large
 from intervalq.service._access import Anybody, FileAccess, Rule, Subject
 from intervalq.service._entroq import entroq_pb2 as pb
+from intervalq.service._entroq import values
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._refusal import Refusal
 from intervalq.tasks.rules import Command, Insert, Modify, OutcomeRow, Outcomes, Select
@@ -78,6 +79,39 @@ async def test_a_list_that_is_too_large_is_refused(
             assert "give a lower limit" in answer.text
         few = await http.get("/api/v0/tasks", params={"queue": queue, "limit": 120}, timeout=60)
         assert few.text.count('"version"') == 120
+
+
+async def test_lists_of_too_many_values_are_refused(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value takes a hundred bytes in a message, and two bytes in a task."""
+    monkeypatch.setattr(values, "MAX_SHOWN_VALUES", 1_000)
+    async with (
+        served(f"memory://{queue}") as there,
+        httpx.AsyncClient(base_url=f"http://{there.http}/api/v0", timeout=60) as http,
+    ):
+        numbers = {"a": [0] * 398, "b": {}}
+        inserts = [{"queue": queue, "id": f"{n}", "value": numbers} for n in range(3)]
+        docs = [{"namespace": queue, "id": f"{n}", "key": "k", "content": numbers} for n in range(3)]
+        made = (await http.post("/modify", json={"inserts": inserts, "docInserts": docs})).json()
+        assert ["value" in one for one in made["inserted"]] == [True, True, False]
+        for path, query in (
+            ("tasks", {"queue": queue, "limit": 3}),
+            ("docs", {"query.namespace": queue, "query.limit": 3}),
+        ):
+            refused = await http.get(f"/{path}", params=query)
+            assert refused.status_code == 429
+            assert "give a lower limit" in refused.text
+            *_, limit = query
+            assert len((await http.get(f"/{path}", params=query | {limit: 2})).json()[path]) == 2
+        listed = await http.get("/tasks/stream", params={"queue": queue})
+        assert listed.text.count('"value"') == 3
+        changes = [
+            {"oldId": {"id": f"{n}"}, "newData": {"byMs": 1}, "mode": "CHANGE_LEASE"} for n in range(3)
+        ]
+        changed = (await http.post("/modify", json={"changes": changes})).json()["changed"]
+        assert [one.get("value") for one in changed] == [numbers, numbers, None]
+        wanted = {"namespace": queue, "key": "k", "claimant": "me"}
+        claimed = (await http.post("/docs/claim", json={"claimQuery": wanted})).json()["docs"]
+        assert [one.get("content") for one in claimed] == [numbers, numbers, None]
 
 
 async def test_who_takes_no_answers_gets_no_more_lists(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from intervalq.errors import DependencyError
@@ -13,7 +14,7 @@ from intervalq.service._entroq.claimants import LONGEST, session_of
 from intervalq.service._entroq.claims import shown
 from intervalq.service._entroq.model import at_of, detail, span_of
 from intervalq.service._entroq.namespaces import Namespaces
-from intervalq.service._entroq.values import Values
+from intervalq.service._entroq.values import Budget, Values, fitting
 from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks._claim.values import error_text, insert, queue_name, task_id
 from intervalq.tasks.rules import Change, Delete, Depend, Insert, Modified, Modify, Row, Select
@@ -132,14 +133,15 @@ def _attempt(value: int) -> int:
 
 
 def done(modified: Modified, claimant: str) -> pb.ModifyResponse:
-    """The answer to a change."""
+    """The answer to a change. Tasks and docs have no values there once these are too many together."""
     inserted, inserted_docs = _parted(modified.inserted)
     changed, changed_docs = _parted(modified.changed)
+    budget = Budget()
     return pb.ModifyResponse(
-        inserted=[shown(row, inserter=claimant) for row in inserted],
-        changed=[shown(row) for row in changed],
-        inserted_docs=map(docs.doc_of, inserted_docs),
-        changed_docs=map(docs.doc_of, changed_docs),
+        inserted=[fitting(partial(shown, row, budget, inserter=claimant)) for row in inserted],
+        changed=[fitting(partial(shown, row, budget)) for row in changed],
+        inserted_docs=[fitting(partial(docs.doc_of, row, budget)) for row in inserted_docs],
+        changed_docs=[fitting(partial(docs.doc_of, row, budget)) for row in changed_docs],
     )
 
 

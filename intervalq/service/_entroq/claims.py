@@ -11,6 +11,7 @@ from intervalq.errors import IntervalqError
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import Claimants
 from intervalq.service._entroq.model import task_of
+from intervalq.service._entroq.values import Budget, TooManyValues
 from intervalq.service._refusal import Refusal
 from intervalq.tasks._spec.outcome import dead_queue
 from intervalq.tasks.rules import Change, Row, Work
@@ -91,10 +92,16 @@ class Claims:
             return None
 
 
-def shown(row: Row, *, inserter: str | None = None, value: bool = True) -> pb.Task:
-    """A task in a list; without its value, if the protocol can't carry that."""
+def shown(row: Row, budget: Budget, *, inserter: str | None = None, value: bool = True) -> pb.Task:
+    """A task in a list; without its value, if the protocol can't carry that.
+
+    Raises:
+        TooManyValues: there are too many in the list.
+    """
     try:
-        return task_of(row, claimant=inserter, value=value)
+        return task_of(row, budget, claimant=inserter, value=value)
+    except TooManyValues:
+        raise
     except (Refusal, ValueError) as error:
         bare = row._replace(attempt=min(row.attempt, 2**31 - 1), claims=min(row.claims, 2**31 - 1))
         return task_of(bare._replace(error=row.error or str(error)), claimant=inserter, value=False)

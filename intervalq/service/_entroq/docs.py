@@ -27,7 +27,7 @@ from typing import Final
 from intervalq.errors import UnreadableValue
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.model import MILLISECOND
-from intervalq.service._entroq.values import Values, value_of
+from intervalq.service._entroq.values import Budget, Values, value_of
 from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks._claim.progress import read
 from intervalq.tasks._claim.values import queue_name, text
@@ -157,8 +157,12 @@ def is_held(row: Row, claimant: str, now: int) -> bool:
     return row.at > now and claimant_of(row) not in ("", claimant)
 
 
-def doc_of(row: Row, *, content: bool = True) -> pb.Doc:
-    """A doc as the protocol shows it."""
+def doc_of(row: Row, budget: Budget, *, value: bool = True) -> pb.Doc:
+    """A doc as the protocol shows it.
+
+    Raises:
+        TooManyValues: there are too many in the answer.
+    """
     namespace, id_ = named(row.id)
     first, second = keys_of(row)
     return pb.Doc(
@@ -169,7 +173,7 @@ def doc_of(row: Row, *, content: bool = True) -> pb.Doc:
         at_ms=row.at // MILLISECOND,
         key=first,
         secondary_key=second,
-        content=value_of(row.json) if content else None,
+        content=value_of(row.json, budget) if value else None,
         created_ms=row.created // MILLISECOND,
         modified_ms=row.modified // MILLISECOND,
     )

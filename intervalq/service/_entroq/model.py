@@ -10,18 +10,21 @@ from google.protobuf.message import Message
 from intervalq.rules import FOREVER
 from intervalq.service._entroq import entroq_pb2 as pb
 from intervalq.service._entroq.claimants import claimant_of
-from intervalq.service._entroq.values import value_of, whole_number
+from intervalq.service._entroq.values import Budget, value_of, whole_number
 from intervalq.service._refusal import Code, Refusal
 from intervalq.tasks.rules import QueueStats, Row
 
 MILLISECOND: Final = 1_000
 
 
-def task_of(row: Row, *, claimant: str | None = None, value: bool = True) -> pb.Task:
+def task_of(
+    row: Row, budget: Budget | None = None, *, claimant: str | None = None, value: bool = True
+) -> pb.Task:
     """A task as the protocol shows it.
 
     Args:
         row: the task as the store has it.
+        budget: what the answer may still have; None: it has no other task.
         claimant: shown as its claimant; None: who has claimed it.
         value: False: without its value.
     """
@@ -32,7 +35,7 @@ def task_of(row: Row, *, claimant: str | None = None, value: bool = True) -> pb.
         version=row.version,
         at_ms=ready // MILLISECOND,
         claimant_id=claimant_of(row) if claimant is None else claimant,
-        value=value_of(row.json) if value else None,
+        value=value_of(row.json, budget or Budget()) if value else None,
         created_ms=row.created // MILLISECOND,
         modified_ms=row.modified // MILLISECOND,
         claims=row.claims,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 import anyio
@@ -17,6 +18,7 @@ from intervalq.service._entroq.claimants import LONGEST, Claimants, session_of
 from intervalq.service._entroq.claims import Claims, shown
 from intervalq.service._entroq.model import MILLISECOND, stats_of, task_of
 from intervalq.service._entroq.namespaces import Namespaces
+from intervalq.service._entroq.values import Budget, fitting
 from intervalq.service._entroq.waiting import Waiting
 from intervalq.service._large import COUNTED, LARGE, Answers, away, size_of
 from intervalq.service._refusal import Code, Refusal
@@ -149,10 +151,10 @@ class Verbs:
                     taken()
 
     def _listed(self, rows: list[Row], look: Look) -> pb.TasksResponse:
-        inserters = self._inserters
+        inserters, budget, value = self._inserters, Budget(), look.select.values
         return pb.TasksResponse(
             tasks=[
-                shown(row, inserter=None if row.version else inserters.get(row.id), value=look.select.values)
+                shown(row, budget, inserter=None if row.version else inserters.get(row.id), value=value)
                 for row in rows
             ]
         )
@@ -229,8 +231,7 @@ class Verbs:
                 rows = await self._namespaces.claim(queue, query.key, caller.claimant(query.claimant), lease)
             except DependencyError as error:
                 raise dependency(error) from error
-            found = await away(size_of(rows) > LARGE, _docs, rows, True)
-        return pb.ClaimDocsResponse(docs=found.docs)
+            return await away(size_of(rows) > LARGE, _claimed, rows)
 
     async def namespace_stats(self, request: pb.NamespacesRequest, caller: Caller) -> pb.NamespacesResponse:
         """The namespaces that have docs, with their numbers."""
@@ -300,4 +301,11 @@ def _lease(duration_ms: int) -> int:
 
 
 def _docs(rows: Iterable[Row], values: bool) -> pb.DocsResponse:
-    return pb.DocsResponse(docs=[docs.doc_of(row, content=values) for row in rows])
+    budget = Budget()
+    return pb.DocsResponse(docs=[docs.doc_of(row, budget, value=values) for row in rows])
+
+
+def _claimed(rows: Iterable[Row]) -> pb.ClaimDocsResponse:
+    """Without values once these are too many together: the docs are claimed, and can be listed."""
+    budget = Budget()
+    return pb.ClaimDocsResponse(docs=[fitting(partial(docs.doc_of, row, budget)) for row in rows])
