@@ -76,6 +76,12 @@ def _no_store_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_action_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file in the user's state folder is for people."""
+    monkeypatch.setenv("INTERVALQ_ACTIONS", os.devnull)
+
+
+@pytest.fixture(autouse=True)
 def _no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library may have imported OpenTelemetry for another test; programs of their own show what it sees."""
     monkeypatch.setattr("intervalq._observe.telemetry.telemetry", lambda: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from intervalq._watch.task import holder
+from intervalq._watch.task import holder, many
 from intervalq.errors import DependencyError, StoreTimeout
 from intervalq.tasks._handle.worker_session import session_of
 from intervalq.tasks._spec.ids import DOCS
@@ -82,6 +82,11 @@ class Edit:
         """The number of tasks in a step whose outcome is unknown."""
         self._apply, self._make, self._force = apply, make, force
         self._otherwise, self._sees_sessions = otherwise, sees_sessions
+
+    @property
+    def result(self) -> str:
+        """How many tasks were changed."""
+        return many(self.done) + (f", perhaps {self.unsure} more" if self.unsure else "")
 
     def goes_on(self) -> bool:
         """Whether to do another step."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from anyio import to_thread
 
 from intervalq import IntervalQueue, QueueNotFound, QueueState
+from intervalq._observe.actions import Acting, Action, acting, last_actions
 from intervalq._queue.control import each_of
 from intervalq._watch.edit import Edit, Make
 from intervalq._watch.follow import Logs
@@ -157,6 +158,20 @@ class Reader:
             InvalidOption, MissingExtra: a time zone isn't known here, or there is no parser for `cron`.
         """
         return sorted([info for kind in self._kinds() for info in await kind.inspect_all()])
+
+    async def actions(self) -> list[Action]:
+        """The last actions on these stores that this machine has written down, the latest first."""
+        return await to_thread.run_sync(last_actions, self.urls())
+
+    def urls(self) -> set[str]:
+        """The URLs of the stores, without secrets."""
+        stores = self.queues, None if self.tasks is None else self.tasks._here()
+        return {store.url for store in stores if store is not None}
+
+    def acting(self, action: str, subject: str, *, of_tasks: bool = False) -> AbstractContextManager[Acting]:
+        """Write down an action of this process, when it has ended. `of_tasks`: on their store."""
+        store = self._tasks()._here() if of_tasks else self._queues()
+        return acting(action, subject, store.url)
 
     async def pause(self, name: str, *, resume: bool = False) -> None:
         """Pause or resume a queue, or that of a key (`name:key`), for everybody.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from intervalq import QueueState
+from intervalq._observe.actions import Action
 from intervalq._show import escaped, seconds
 from intervalq._watch.follow import Gaps, Logs
 from intervalq._watch.rates import Point, Rates
@@ -26,7 +27,7 @@ QUEUES: Final = ("queue", "state", "reached", "possible", "waiting", "running", 
 TASKS: Final = ("queue", "tasks", "ready", "claimed", "future", "behind a key", "most claims")
 SCHEDULES: Final = ("schedule", "state", "next", "last", "missed", "occurs", "does")
 WORKERS: Final = ("process", "tasks", "last heartbeat", "started", "working on")
-ACTIONS: Final = ("when", "who", "what", "on")
+ACTIONS: Final = ("when", "who", "what", "on", "result")
 TASKS_OF: Final = ("task", "state", "key", "attempts", "last error")
 NUMBERS: Final = {"reached", "possible", "waiting", "running", "attempts", *TASKS[1:]}
 """Columns that are aligned at the right."""
@@ -176,6 +177,21 @@ def worker_rows(workers: Iterable[tuple[WorkerSession, list[Task]]], now: float)
             Row(session.id, cells, [("session", session.id), *(("works on", work) for work in works)])
         )
     return rows
+
+
+def action_rows(actions: Iterable[Action], now: float) -> list[Row]:
+    """What was done, in the given order. `now`: by the clock of this machine."""
+    return [
+        Row(
+            str(place),
+            (f"{seconds(max(0.0, now - each.at))} ago", *(escaped(text, 80) for text in each[:4])),
+            [
+                ("at", f"{datetime.fromtimestamp(each.at, UTC):%F %T} UTC"),
+                *zip(ACTIONS[1:], map(escaped, each[:4]), strict=True),
+            ],
+        )
+        for place, each in enumerate(actions)
+    ]
 
 
 def moment(time: datetime | None) -> str:

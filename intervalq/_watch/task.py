@@ -16,6 +16,7 @@ from intervalq.tasks._spec.outcome import is_dead
 
 _MAX_INDENTED: Final = 8_192
 """The maximum size of a value that is shown in several lines, in bytes."""
+_MAX_NAMED: Final = 10
 _MAX_DEPTH: Final = 30
 """The deepest nesting that is indented: each line of a deeper value would mostly be spaces."""
 
@@ -113,6 +114,12 @@ def moment(at: float) -> str:
 def many(count: int, what: str = "task") -> str:
     """A count with its noun, in the singular or plural."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def named(ids: Sequence[str]) -> str:
+    """Tasks by their ids, of which at most ten are shown."""
+    more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
+    return f"task{'' if len(ids) == 1 else 's'} {', '.join(ids[:_MAX_NAMED])}{more}"
 
 
 def history(errors: Sequence[FailedAttempt]) -> list[tuple[str, str]]:

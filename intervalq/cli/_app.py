@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import IO, Any, ClassVar, Final
 
 import click
 from click.shell_completion import get_completion_class
 
-from intervalq._show import escaped
+from intervalq._observe.actions import keeping
+from intervalq._show import escaped, warn
 from intervalq.cli._options import examples
 from intervalq.errors import IntervalqError
 
@@ -168,8 +171,28 @@ def shown_error(error: BaseException) -> click.ClickException | None:
     ),
 )
 @click.version_option(package_name="intervalq", prog_name="intervalq")
-def app() -> None:
-    """Start at most one job per interval, across any number of processes and machines."""
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """Start at most one job per interval, across any number of processes and machines.
+
+    What a command changes for everybody is written down in actions.jsonl in your state folder, or in the file
+    that INTERVALQ_ACTIONS names.
+    """
+    ctx.with_resource(_actions_kept())
+
+
+@contextmanager
+def _actions_kept() -> Iterator[None]:
+    """Keep in a file what the command changes for everybody."""
+    with keeping() as keeper:
+        try:
+            yield
+        finally:
+            if (error := keeper.trouble) is not None:
+                warn(
+                    f"{error.filename}: {error.strerror}: what was done isn't written down; name another "
+                    "file by INTERVALQ_ACTIONS"
+                )
 
 
 @click.command(

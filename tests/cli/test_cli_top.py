@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import socket
 import struct
 import termios
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from textual.widgets import Input
 import screens
 from cli.command_line import CommandLine
 from intervalq import IntervalQueue
+from intervalq._observe.actions import keeping
 from intervalq._watch.reader import Reader
 from intervalq.cli._top.app import Top
 from intervalq.cli._top.tasks import TasksOf
@@ -95,6 +97,33 @@ async def test_a_queue_is_paused_and_resumed_after_asking(tmp_path: Path) -> Non
                 await changed(app)
                 assert (await queue.inspect()).is_held is held
                 assert ("paused" in shown(app)) is held
+        await app._reader.aclose()
+
+
+async def test_what_was_done_is_written_down_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INTERVALQ_ACTIONS", str(tmp_path / "actions.jsonl"))
+    url = f"sqlite://{tmp_path}/state.db"
+    await used(url)
+    async with Tasks(url) as tasks:
+        await tasks.insert("mails", 1, id="m")
+        await tasks.schedule("nightly", "mails", 1, every="1d")
+    app = opened(url)
+    with keeping():
+        async with app.run_test(size=(110, 30)) as pilot:
+            for keys in ("py", "2", ("down", "enter", *"cy"), ("escape", "3", *"fy"), "5"):
+                await pilot.press(*keys)
+                await pilot.pause()
+                await changed(app)
+                await (app.screen.look() if isinstance(app.screen, TasksOf) else app.look())
+            done = [line.split("ago")[1].split() for line in shown(app).splitlines() if "ago " in line]
+            assert [line[1:] for line in done[:3]] == [
+                ["fire", "schedule", "nightly", "done"],
+                ["cancel", "task", "m", "1", "task"],
+                ["pause", "queue", "api", "done"],
+            ]
+            assert done[0][0].endswith(f"@{socket.gethostname()}")
         await app._reader.aclose()
 
 

@@ -379,11 +379,11 @@ async def test_tasks_are_changed_in_bulk_within_the_rights_and_it_is_said_who_di
             assert held.status_code == 204
             actions = (await client.get("overview", headers=mends)).json()["actions"]["rows"]
             assert [row["cells"][1:] for row in actions] == [  # not that of a queue that it may not read
-                ["mends", "delete 2", "tasks of mails.dead"],
-                ["mends", "retry 1", "tasks of mails.dead"],
+                ["mends", "delete", "tasks of mails.dead", "2 tasks"],
+                ["mends", "retry", "tasks of mails.dead", "1 task"],
             ]
             looks = (await client.get("overview", headers={"authorization": "Bearer token of looks"})).json()
-            assert looks["actions"]["rows"][0]["cells"][1:] == ["mends", "hold", "queue api"]
+            assert looks["actions"]["rows"][0]["cells"][1:] == ["mends", "cool-down", "queue api", "done"]
             assert dict(looks["queues"]["rows"][0]["facts"])["held by"].startswith("mends, ")
             assert (await client.get("overview/tasks?queue=letters.dead", headers=mends)).status_code == 403
             hidden = await client.get(f"overview/tasks?id={other}", headers=mends)
@@ -393,4 +393,4 @@ async def test_tasks_are_changed_in_bulk_within_the_rights_and_it_is_said_who_di
         for record in caplog.records
         if "intervalq.actions" in record.name
     ]
-    assert said[-1] == ("mends: hold queue api", "mends")
+    assert said[-1] == ("mends: cool-down queue api", "mends")

@@ -12,6 +12,7 @@ import anyio
 import click
 
 from intervalq import IntervalQueue, QueueNotFound, QueueState
+from intervalq._observe.actions import acting
 from intervalq._show import as_json, escaped, exact, print_table
 from intervalq._watch.reader import inspect_all
 from intervalq._watch.words import MAX_KEYS, counted, each_key, facts
@@ -78,7 +79,9 @@ async def _with_keys(queue: IntervalQueue) -> tuple[QueueState, list[QueueState]
 @json_option
 def pause(name: str, store: str | None, *, as_json_: bool) -> None:
     """Stop a queue everywhere until it is resumed."""
-    _change(name, store, IntervalQueue.pause, "paused; `intervalq resume` ends that", as_json_=as_json_)
+    _change(
+        "pause", name, store, IntervalQueue.pause, "paused; `intervalq resume` ends that", as_json_=as_json_
+    )
 
 
 @click.command(epilog=examples("intervalq resume api"))
@@ -87,7 +90,7 @@ def pause(name: str, store: str | None, *, as_json_: bool) -> None:
 @json_option
 def resume(name: str, store: str | None, *, as_json_: bool) -> None:
     """End all pauses and cool-downs of a queue."""
-    _change(name, store, IntervalQueue.resume, "resumed", as_json_=as_json_)
+    _change("resume", name, store, IntervalQueue.resume, "resumed", as_json_=as_json_)
 
 
 @click.command("cool-down", epilog=examples("intervalq cool-down api 30s"))
@@ -101,7 +104,7 @@ def cool_down(name: str, duration: str, store: str | None, *, as_json_: bool) ->
     Queues with retry_after=True do this by themselves when a server asks for it.
     """
     done = f"cools down for {_with_unit(duration)}"
-    _change(name, store, lambda queue: queue.cool_down(duration), done, as_json_=as_json_)
+    _change("cool-down", name, store, lambda queue: queue.cool_down(duration), done, as_json_=as_json_)
 
 
 @click.command(
@@ -166,7 +169,7 @@ def configure(
             limits=windows, weight=weight,
         )  # fmt: skip
 
-    _change(name, store, change, "configured", as_json_=as_json_)
+    _change("configure", name, store, change, "configured", as_json_=as_json_)
 
 
 @click.command(epilog=examples("intervalq reclaim api"))
@@ -178,7 +181,8 @@ def reclaim(name: str, store: str | None, *, as_json_: bool) -> None:
 
     Processes that are alive take new slots by themselves.
     """
-    freed = _do(name, store, IntervalQueue.reclaim)
+    with acting("reclaim", f"queue {name}", open_store(store).url):
+        freed = _do(name, store, IntervalQueue.reclaim)
     if as_json_:
         click.echo(as_json({"name": name, "reclaimed": freed}))
     else:
@@ -204,7 +208,8 @@ def drop(name: str, store: str | None, *, keys: bool, yes: bool, as_json_: bool)
         too = f" and its {counted(known)}" if keys and known else ""
         if not click.confirm(f"Drop the queue {name!r}{too}{waits}?", err=True):
             raise Failed("nothing was dropped")
-    _do(name, store, lambda queue: queue.drop(keys=keys))
+    with acting("drop", f"queue {name}" + (" and its keys" if keys else ""), open_store(store).url):
+        _do(name, store, lambda queue: queue.drop(keys=keys))
     if as_json_:
         click.echo(as_json({"name": name, "dropped": True} | ({"keys": len(known)} if keys else {})))
         return
@@ -244,6 +249,7 @@ def _do(name: str, store: str | None, action: Callable[[IntervalQueue], Awaitabl
 
 
 def _change(
+    verb: str,
     name: str,
     store: str | None,
     action: Callable[[IntervalQueue], Awaitable[None]],
@@ -254,7 +260,8 @@ def _change(
     """Change a queue and report it; as JSON, print its new state."""
 
     async def change(queue: IntervalQueue) -> QueueState:
-        await action(queue)
+        with acting(verb, f"queue {name}", open_store(store).url):
+            await action(queue)
         return await queue.inspect()
 
     state = _do(name, store, change)

@@ -66,9 +66,9 @@ def shows_once(every: float, *, once: bool) -> bool:
 def top(
     name: str | None, *, every: float, once: bool, logs: tuple[Path, ...], plain: bool, store: str | None
 ) -> None:
-    """Show queues, tasks, schedules and workers live.
+    """Show queues, tasks, schedules, workers and actions live.
 
-    1 to 4 or the arrows choose a view, and q or Ctrl-C ends it. For the queue under the cursor, it shows the
+    1 to 5 or the arrows choose a view, and q or Ctrl-C ends it. For the queue under the cursor, it shows the
     rate that was reached and what it waits for. p pauses or resumes a queue or schedule, and f runs a
     schedule now; both ask first. w sets the weight of a key. Enter shows the tasks of a queue, to put them
     back, cancel, move or delete them.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import anyio
 import click
 
+from intervalq._observe.actions import acting
 from intervalq._show import as_json, bare_table, cell, escaped, print_table
 from intervalq._watch.task import many, moment
 from intervalq.cli._app import Commands, Failed
@@ -122,6 +123,18 @@ def on_ledger(
     return on_store(store, lambda opened: action(Ledger(name, opened, large_answers=large_answers)))
 
 
+def _change(
+    verb: str,
+    name: str,
+    store: str | None,
+    action: Callable[[Ledger], Awaitable[R]],
+    large_answers: str | None = None,
+) -> R:
+    """Run an action that changes a ledger; see `on_store`."""
+    with acting(verb, f"ledger {name}", open_ledger_store(store).url):
+        return on_ledger(name, store, action, large_answers)
+
+
 def large_answers_option(function: F) -> F:
     """`--large-answers` of the commands that remove rows."""
     return click.option("--large-answers", metavar="FOLDER", help=_LARGE_HELP)(function)
@@ -231,7 +244,7 @@ def forget(
     shown = states_of(states)
     if not keys and shown is None:
         raise InvalidOption("give the rows: their keys, or --failed, --unknown, --done or --free")
-    removed = on_ledger(name, store, lambda one: one.forget(keys or None, shown), large_answers)
+    removed = _change("forget", name, store, lambda one: one.forget(keys or None, shown), large_answers)
     click.echo(
         as_json({"name": name, "removed": removed}) if as_json_ else f"{name}: {many(removed, 'row')} removed"
     )
@@ -246,7 +259,7 @@ def cancel(name: str, store: str | None, *, as_json_: bool) -> None:
 
     Calls in flight end, and their results are kept. `uncancel` lets the run go on.
     """
-    on_ledger(name, store, Ledger.cancel)
+    _change("cancel", name, store, Ledger.cancel)
     click.echo(as_json({"name": name, "cancelled": True}) if as_json_ else f"{name}: cancelled")
 
 
@@ -256,7 +269,7 @@ def cancel(name: str, store: str | None, *, as_json_: bool) -> None:
 @json_option
 def uncancel(name: str, store: str | None, *, as_json_: bool) -> None:
     """Let a cancelled run go on."""
-    on_ledger(name, store, Ledger.uncancel)
+    _change("uncancel", name, store, Ledger.uncancel)
     click.echo(as_json({"name": name, "cancelled": False}) if as_json_ else f"{name}: may go on")
 
 
@@ -277,7 +290,7 @@ def expire(name: str, after: str, store: str | None, *, as_json_: bool) -> None:
         await one.expire(None if after == "never" else after)
         return await one.info()
 
-    info = on_ledger(name, store, do)
+    info = _change("expire", name, store, do)
     if as_json_:
         click.echo(as_json({"name": name, "expires": info.expires}))
     else:
@@ -306,6 +319,10 @@ def drop(name: str, store: str | None, *, yes: bool, large_answers: str | None, 
             what += f", in use by {info.sessions} process{'es' if info.sessions > 1 else ''}"
         if not click.confirm(f"{what}?", err=True):
             raise Failed("nothing was dropped")
-    if not on_ledger(name, store, Ledger.drop, large_answers):
-        raise LedgerNotFound(name)
+
+    async def dropped(one: Ledger) -> None:
+        if not await one.drop():
+            raise LedgerNotFound(name)
+
+    _change("drop", name, store, dropped, large_answers)
     click.echo(as_json({"name": name, "dropped": True}) if as_json_ else f"{name}: dropped")

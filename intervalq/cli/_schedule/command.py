@@ -11,6 +11,7 @@ import anyio
 import click
 
 from intervalq._hours.zone import shown
+from intervalq._observe.actions import acting
 from intervalq._show import as_json, bare_table, escaped, print_table
 from intervalq._watch.reader import tasks_at
 from intervalq._watch.rows import missed, what_it_does
@@ -18,6 +19,7 @@ from intervalq.cli._app import Commands
 from intervalq.cli._options import examples, json_option, schedules_store_option, shared_store
 from intervalq.errors import ScheduleNotFound
 from intervalq.schedules import ScheduleInfo, Schedules
+from intervalq.store import open_store
 from intervalq.tasks import TaskSchedules
 
 R = TypeVar("R")
@@ -75,6 +77,12 @@ def _on(store: str | None, action: Callable[[Kind], Awaitable[R]]) -> list[R]:
             return found
 
     return anyio.run(do)
+
+
+def _change(verb: str, name: str, store: str | None, action: Callable[[Kind], Awaitable[R]]) -> list[R]:
+    """Run an action that changes a schedule: see `_on`."""
+    with acting(verb, f"schedule {name}", open_store(store).url):
+        return _on(store, action)
 
 
 @click.command("list", epilog=examples("intervalq schedule list", "intervalq schedule list --json"))
@@ -149,7 +157,7 @@ def run(name: str, store: str | None) -> None:
     they learn of it within a minute. Schedules of `intervalq once` are refused, since no process waits there:
     run their commands themselves.
     """
-    ids = _on(store, lambda schedules: schedules.fire(name))
+    ids = _change("fire", name, store, lambda schedules: schedules.fire(name))
     for id_ in ids:
         done = "one of its processes runs it within a minute" if id_ is None else f"inserted task {id_}"
         click.echo(f"{escaped(name)}: {done}")
@@ -163,7 +171,7 @@ def pause(name: str, store: str | None) -> None:
 
     A function that runs goes on. What would occur meanwhile is not made up for.
     """
-    _on(store, lambda schedules: schedules.pause(name))
+    _change("pause", name, store, lambda schedules: schedules.pause(name))
     click.echo(f"{escaped(name)}: paused; `intervalq schedule resume` ends that")
 
 
@@ -181,7 +189,7 @@ def resume(name: str, store: str | None) -> None:
         await schedules.resume(name)
         return await schedules.inspect(name, upcoming=1)
 
-    info = _on(store, do)[0]
+    info = _change("resume", name, store, do)[0]
     click.echo(f"{escaped(name)}: resumed (next: {_time(info.upcoming[0] if info.upcoming else None)})")
 
 
@@ -193,7 +201,7 @@ def drop(name: str, store: str | None) -> None:
 
     A process that still runs it creates it again. What a durable schedule has inserted stays.
     """
-    _on(store, lambda schedules: schedules.drop(name))
+    _change("drop", name, store, lambda schedules: schedules.drop(name))
     click.echo(f"{escaped(name)}: dropped")
 
 

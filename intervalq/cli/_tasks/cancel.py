@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from intervalq._observe.actions import acting
 from intervalq._show import as_json, warn
-from intervalq._watch.task import many
+from intervalq._watch.task import many, named
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.command import on_tasks, tasks_store_option
 from intervalq.tasks import Cancelled, Tasks
@@ -29,10 +30,12 @@ def cancel(ctx: click.Context, /, ids: tuple[str, ...], store: str | None, *, as
     async def do(handle: Tasks) -> Cancelled:
         removed: list[str] = []
         stopping: list[str] = []
-        for start in range(0, len(every), MAX_ROWS):
-            some = await handle.cancel(*every[start : start + MAX_ROWS])
-            removed += some.removed
-            stopping += some.stopping
+        with acting("cancel", named(every), handle._here().url) as acts:
+            for start in range(0, len(every), MAX_ROWS):
+                some = await handle.cancel(*every[start : start + MAX_ROWS])
+                removed += some.removed
+                stopping += some.stopping
+                acts.result = many(len(removed) + len(stopping))
         return Cancelled(tuple(removed), tuple(stopping))
 
     done = on_tasks(store, do)

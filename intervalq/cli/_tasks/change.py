@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
+from intervalq._observe.actions import acting
 from intervalq._show import as_json, escaped, warn
 from intervalq._watch.edit import Make, deleted, moved, retried
-from intervalq._watch.task import many
+from intervalq._watch.task import many, named
 from intervalq.cli._app import Failed
 from intervalq.cli._options import examples, json_option
 from intervalq.cli._tasks.bulk import BulkEdit
@@ -58,7 +59,7 @@ def retry(ctx: click.Context, /, **given: Any) -> None:
     queue = given["queue"]
     if queue is not None and dead_queue(queue) != queue:
         raise InvalidOption(f"--queue {queue!r} is not a dead-letter queue: give {dead_queue(queue)}")
-    ctx.exit(_do(retried, ("put back", "put back"), **given))
+    ctx.exit(_do("retry", retried, ("put back", "put back"), **given))
 
 
 @click.command(
@@ -78,7 +79,7 @@ def move(ctx: click.Context, /, to: str, **given: Any) -> None:
     queue_name(to)
     if given["queue"] == to:
         raise InvalidOption(f"--to {to} is the queue that the tasks are in: give another one")
-    ctx.exit(_do(moved(to), ("moved", f"moved to {to}"), **given))
+    ctx.exit(_do("move", moved(to), ("moved", f"moved to {to}"), **given))
 
 
 @click.command(
@@ -100,10 +101,11 @@ def delete(ctx: click.Context, /, *, yes: bool, **given: Any) -> None:
                 raise Failed("nothing was deleted")
         elif given["all_"]:
             raise InvalidOption("give --yes to delete all tasks of a queue without a terminal")
-    ctx.exit(_do(deleted, ("deleted", "deleted"), **given))
+    ctx.exit(_do("delete", deleted, ("deleted", "deleted"), **given))
 
 
 def _do(
+    verb: str,
     make: Make,
     words: tuple[str, str],
     *,
@@ -117,6 +119,7 @@ def _do(
     """Change each of the selected tasks, report the outcome, and return the exit code.
 
     Args:
+        verb: names the change in the list of actions.
         make: gives the change of a task, or the reason why it can't be made.
         words: names of the change, for messages.
         ids, queue, all_, force, store, as_json_: the options.
@@ -130,7 +133,13 @@ def _do(
 
     async def do(handle: Tasks) -> BulkEdit:
         edit = BulkEdit(handle, make, words[0], force=force)
-        await edit.all_of(queue) if queue is not None else await edit.these(ids)
+        which = f"tasks of {queue}" if queue is not None else named(ids)
+        to = words[1].removeprefix(words[0])  # of a move, its target
+        with acting(verb, f"{which}{to}", handle._here().url) as acts:
+            try:
+                await edit.all_of(queue) if queue is not None else await edit.these(ids)
+            finally:
+                acts.result = edit.result + (f"; {edit.error}" if edit.error else "")
         return edit
 
     edit = on_tasks(store, do)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from intervalq._observe.actions import acting
 from intervalq._show import as_json, escaped
 from intervalq._spec import parse
 from intervalq.cli._app import Failed
@@ -186,7 +187,8 @@ async def _changed(handle: Tasks, id_: str, text: str | None, given: dict[str, A
         priority=given["priority"],
     )
     try:
-        done = await handle._apply(Modify(changes=(replace(part, json=text),), force=given["force"]))
+        with acting("change", f"task {id_}", handle._here().url):
+            done = await handle._apply(Modify(changes=(replace(part, json=text),), force=given["force"]))
     except DependencyError as error:
         if not error.claims:
             raise

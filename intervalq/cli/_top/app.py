@@ -1,4 +1,4 @@
-"""The screen of `intervalq top`, made with Textual: one view each of queues, tasks, schedules and workers."""
+"""The screen of `intervalq top`, made with Textual: queues, tasks, schedules, workers, and what was done."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Top(App[None]):
         Binding("p", "pause", "Pause, resume"),
         Binding("w", "weigh", "Weight"),
         Binding("f", "fire", "Run now"),
-        *(Binding(str(place + 1), f"view({place})", show=False) for place in range(4)),
+        *(Binding(str(place + 1), f"view({place})", show=False) for place in range(5)),
     ]
 
     def __init__(self, reader: Reader, url: str, *, name: str | None = None, every: float = 1.0) -> None:
@@ -76,6 +76,7 @@ class Top(App[None]):
             View("Tasks", rows.TASKS, self._read_tasks),
             View("Schedules", rows.SCHEDULES, self._read_schedules),
             View("Workers", rows.WORKERS, self._read_workers),
+            View("Actions", rows.ACTIONS, self._read_actions),
         )
         self._rows: list[list[Row]] = [[] for _ in self._views]
         self._trouble = ""
@@ -156,6 +157,9 @@ class Top(App[None]):
     async def _read_workers(self) -> list[Row]:
         return rows.worker_rows(await self._reader.workers(), time.time())
 
+    async def _read_actions(self) -> list[Row]:
+        return rows.action_rows(await self._reader.actions(), time.time())
+
     # --- showing ------------------------------------------------------------------------------------
 
     @property
@@ -209,7 +213,7 @@ class Top(App[None]):
         subject = None if (row := self._row()) is None else row.subject
         if isinstance(subject, QueueState):
             verb, name = "Resume" if subject.is_held else "Pause", subject.name
-            self._ask(verb, name, lambda: self._reader.pause(name, resume=verb == "Resume"))
+            self._ask(verb, "queue", name, lambda: self._reader.pause(name, resume=verb == "Resume"))
         elif subject is not None:
             self._change(subject, "Resume" if subject.paused else "Pause")
 
@@ -222,7 +226,7 @@ class Top(App[None]):
 
         def answered(given: str | None) -> None:
             if given and given.isdecimal() and len(given) < 10:  # `int` refuses thousands of digits
-                self._do("Weight of", name, lambda: self._reader.weigh(name, int(given)))
+                self._do("Configure", "queue", name, lambda: self._reader.weigh(name, int(given)))
             elif given:
                 self.notify(f"{escaped(given)} is not a whole number", severity="error", markup=False)
 
@@ -235,19 +239,22 @@ class Top(App[None]):
             self._change(row.subject, "Fire")
 
     def _change(self, schedule: ScheduleInfo, verb: str) -> None:
-        self._ask(verb, schedule.name, lambda: self._reader.change_schedule(schedule, verb.lower()))
+        self._ask(
+            verb, "schedule", schedule.name, lambda: self._reader.change_schedule(schedule, verb.lower())
+        )
 
-    def _ask(self, verb: str, name: str, change: Callable[[], Awaitable[None]]) -> None:
+    def _ask(self, verb: str, kind: str, name: str, change: Callable[[], Awaitable[None]]) -> None:
         def answered(yes: bool | None) -> None:
             if yes:
-                self._do(verb, name, change)
+                self._do(verb, kind, name, change)
 
         self.push_screen(Confirm(f"{verb} {escaped(name)}, for all processes?"), answered)
 
-    def _do(self, verb: str, name: str, change: Callable[[], Awaitable[None]]) -> None:
+    def _do(self, verb: str, kind: str, name: str, change: Callable[[], Awaitable[None]]) -> None:
         async def do() -> None:
             try:
-                await change()
+                with self._reader.acting(verb.lower(), f"{kind} {name}"):
+                    await change()
             except IntervalqError as error:
                 self.notify(escaped(str(error)), severity="error", markup=False)
             else:

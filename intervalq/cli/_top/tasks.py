@@ -18,7 +18,7 @@ from intervalq._show import escaped
 from intervalq._watch.edit import Make, cancelled, deleted, moved, retried
 from intervalq._watch.reader import MAX_TASKS, Reader
 from intervalq._watch.rows import NUMBERS, TASKS_OF, Row, rows_of_tasks
-from intervalq._watch.task import many, value_lines
+from intervalq._watch.task import many, named, value_lines
 from intervalq.cli._top.ask import Ask, Confirm
 from intervalq.cli._top.table import details, fill
 from intervalq.errors import IntervalqError
@@ -227,15 +227,20 @@ class TasksOf(Screen[None]):
     def _ask(self, verb: str, make: Make, ids: list[str] | None, to: str = "") -> None:
         def answered(yes: bool | None) -> None:
             if yes:
-                self.run_worker(self._change(verb, make, ids), name="change")
+                self.run_worker(self._change(verb, make, ids, to), name="change")
 
         if ids is None or ids:
             self.app.push_screen(Confirm(escaped(f"{verb} {self._which(ids)}{to}?")), answered)
 
-    async def _change(self, verb: str, make: Make, ids: list[str] | None) -> None:
+    async def _change(self, verb: str, make: Make, ids: list[str] | None, to: str) -> None:
         edit = self._reader.edit(make)
+        which = f"tasks of {self._queue}" if ids is None else named(ids)
         try:
-            await (edit.all_of(self._queue) if ids is None else edit.these(ids, self._queue))
+            with self._reader.acting(verb.lower(), f"{which}{to}", of_tasks=True) as acts:
+                try:
+                    await (edit.all_of(self._queue) if ids is None else edit.these(ids, self._queue))
+                finally:
+                    acts.result = edit.result
         except IntervalqError as error:
             self.notify(escaped(str(error)), severity="error", markup=False)
         why = [f"{id_} {reason}" for id_, reason in [*edit.refused.items()][:_SHOWN]]

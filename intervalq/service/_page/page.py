@@ -30,6 +30,7 @@ from intervalq._watch.rows import (
     TASKS_OF,
     WORKERS,
     Row,
+    action_rows,
     queue_rows,
     rows_of_tasks,
     schedule_rows,
@@ -203,14 +204,10 @@ class Watch:
 
     async def _acted(self, caller: Caller) -> dict[str, Any]:
         """The last actions of which the caller may know."""
-        actions = self._actions.last()
-        hidden = await caller.denied({each.seen for each in actions}, "")
-        rows = [
-            {"cells": (f"{seconds(max(0.0, time.time() - each.at))} ago", each.who, each.what, each.on)}
-            for each in actions
-            if each.seen not in hidden
-        ]
-        return {"columns": ACTIONS, "rows": rows}
+        noted = self._actions.last()
+        hidden = await caller.denied({each.seen for each in noted}, "")
+        rows = action_rows([each.action for each in noted if each.seen not in hidden], time.time())
+        return {"columns": ACTIONS, "rows": [{"cells": row.cells} for row in rows]}
 
     async def _tasks_of(self, queue: str) -> list[Row]:
         return rows_of_tasks(await self._reader.tasks_of(queue), {}, time.time())

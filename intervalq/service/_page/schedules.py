@@ -12,7 +12,7 @@ from starlette.routing import Route
 from intervalq._watch.reader import Reader
 from intervalq.errors import IntervalqError, ScheduleNotFound
 from intervalq.service._access import Access, need
-from intervalq.service._actions import Actions
+from intervalq.service._actions import Act, Actions
 from intervalq.service._http import body_of, caller_of, refused
 from intervalq.service._openapi import PROBLEMS, path_parameter
 from intervalq.service._pacing.fields import FIELDS, fields_of
@@ -51,7 +51,7 @@ def _endpoint(
             if not found:
                 raise ScheduleNotFound(name)
             await reader.change_schedule(found[0], change)
-            actions.note(caller, change, "schedule", name, schedule(name))
+            actions.note(caller, Act(change, "schedule", name, schedule(name)))
         except (Refusal, IntervalqError) as error:
             return refused(error)
         return Response(status_code=204)

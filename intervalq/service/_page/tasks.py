@@ -12,7 +12,7 @@ from starlette.routing import Route
 from intervalq._watch.edit import Edit, Make, cancelled, deleted, moved, retried
 from intervalq.errors import IntervalqError
 from intervalq.service._access import Access, Caller
-from intervalq.service._actions import Actions
+from intervalq.service._actions import Act, Actions
 from intervalq.service._http import body_of, caller_of, refused, while_connected
 from intervalq.service._openapi import PROBLEMS
 from intervalq.service._pacing.fields import FIELDS, fields_of
@@ -73,10 +73,9 @@ async def _edited(
             await edit.all_of(given["queue"])
     finally:
         if edit.done or edit.unsure:
-            perhaps = f", perhaps {edit.unsure} more," if edit.unsure else ""
-            many = f"{given['change']} {edit.done}{perhaps}"
             to = f" to {given['to']}" if "to" in given else ""
-            actions.note(caller, many, "tasks of", f"{given['queue']}{to}", given["queue"])
+            name = f"{given['queue']}{to}"
+            actions.note(caller, Act(given["change"], "tasks of", name, given["queue"], edit.result))
     return {"done": edit.done, "refused": [{"id": id_, "why": why} for id_, why in edit.refused.items()]}
 
 

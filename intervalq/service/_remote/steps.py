@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -20,9 +20,10 @@ from intervalq.ledger import rules as ledgers
 from intervalq.ledger.rules import Command as LedgerCommand
 from intervalq.rules import Command
 from intervalq.service._access import Anybody, Caller, need
+from intervalq.service._actions import Act
 from intervalq.service._large import PAGE, away
 from intervalq.service._refusal import Code, Refusal
-from intervalq.service._remote import rights
+from intervalq.service._remote import acts, rights
 from intervalq.service._remote.stores import Stores
 from intervalq.service._remote.tasks import MAX_SHOWN, RemoteTasks
 from intervalq.store import Swapped, pairing
@@ -134,9 +135,13 @@ async def _tasks(
 ) -> bytes:
     del name
     answer_of = verbs.answer_of(command)
-    tasks = RemoteTasks(stores.of_tasks(), caller)
+    store = stores.of_tasks()
+    tasks = RemoteTasks(store, caller)
     if not isinstance(command, Select | Outcomes):
-        return dumps(answer_of, await tasks.apply(command, now))
+        queues = await acts.queues_before(store, command)
+        answer = await tasks.apply(command, now)
+        _note(stores, caller, acts.of_tasks(command, answer, queues))
+        return dumps(answer_of, answer)
     async with stores.answers.making(command.ids):
         done = await tasks.listed(command, now, stores.answers)
         return await away(len(done) > PAGE, dumps, answer_of, done)
@@ -158,7 +163,10 @@ async def _ledger(
         raise Refusal(Code.INVALID_ARGUMENT, f"a page has 1 to {MAX_SHOWN} rows")
     if isinstance(command, _OF_SESSIONS):
         command = command._replace(session=caller.claimant(command.session))
-    return dumps(verbs.LEDGER_ANSWER, await store.apply(name, command, now))
+    answer = await store.apply(name, command, now)
+    if answer.found:
+        _note(stores, caller, acts.of_ledger(name, command))
+    return dumps(verbs.LEDGER_ANSWER, answer)
 
 
 async def _schedules(
@@ -175,7 +183,16 @@ async def _schedules(
         return dumps(SCHEDULES_READ, (found.now, tuple(texts.items())))
     name, known, text, earliest = command
     parse.name(name, what="schedule")
-    return dumps(Swapped, await store.swap_schedule(name, known, text, earliest=earliest, now=now))
+    swapped = await store.swap_schedule(name, known, text, earliest=earliest, now=now)
+    if swapped.done:
+        _note(stores, caller, acts.of_swap(command))
+    return dumps(Swapped, swapped)
+
+
+def _note(stores: Stores, caller: Caller, done: Iterable[Act]) -> None:
+    """Write down what a command has changed for everybody."""
+    for act in done:
+        stores.actions.note(caller, act)
 
 
 _READ: Final[dict[int, Callable[[bytes], Any]]] = {

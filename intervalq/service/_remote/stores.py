@@ -36,7 +36,8 @@ class Stores:
             InvalidOption, UnknownStore, MissingExtra, StoreError: as for `open_task_store`.
         """
         if store is not None and not isinstance(store, str):
-            return cls(checked_task_store(store), is_ours=False)
+            tasks = checked_task_store(store)
+            return cls(tasks, is_ours=False, actions=Actions(tasks.url))
         url = given_url(store)
         if url is not None:  # a plain path is one file for all kinds
             url = sound_url(url, otherwise="sqlite")[1]
@@ -45,7 +46,7 @@ class Stores:
             ledgers: LedgerStore | None = open_ledger_store(url)
         except UnknownStore:  # NATS has none
             ledgers = None
-        return cls(tasks, queues, ledgers, url)
+        return cls(tasks, queues, ledgers, url, actions=Actions(tasks.url))
 
     def of_tasks(self) -> TaskStore:
         """The store of tasks.

@@ -60,7 +60,7 @@ class RemoteTasks:
             InvalidName, InvalidTask: a name or a value can't be used.
             DependencyError, InboxFull, StoreError: as for the store.
         """
-        _check(command)
+        check(command)
         values = _values(command)
         await away(sum(map(len, values)) > LARGE, _refuse_deep, values)
         limit = command.limit if isinstance(command, Count) else None
@@ -77,7 +77,7 @@ class RemoteTasks:
         Raises:
             Refusal: it may not look there, or the answer would be too large; and as for `apply`.
         """
-        _check(command)
+        check(command)
         most = MAX_SHOWN + 1 if command.limit is None else min(command.limit, MAX_SHOWN + 1)
         asked: Select | Outcomes = command if command.ids else replace(command, limit=most)
         if not isinstance(self._caller, Anybody):
@@ -198,7 +198,7 @@ class RemoteTasks:
         return session.removeprefix(self._own)
 
 
-def _check(command: Command[Any]) -> None:
+def check(command: Command[Any]) -> None:
     """Refuse names that no task can have, and limits that no handle sends.
 
     Raises:
