@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
 import grpc.aio
@@ -17,7 +17,7 @@ import uvicorn
 from anyio.abc import TaskStatus
 from grpc import ssl_server_credentials
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -33,6 +33,7 @@ from intervalq.service._entroq.methods import NAME as ENTROQ
 from intervalq.service._entroq.verbs import Verbs
 from intervalq.service._envoy import over_grpc as ratelimit
 from intervalq.service._envoy.limits import Limit, read_limits
+from intervalq.service._grpc import Registrar
 from intervalq.service._http import MAX_BYTES, NoPages, is_here, no_route
 from intervalq.service._measures import measure
 from intervalq.service._opa import Opa
@@ -197,10 +198,14 @@ def _grpc_server(
         ],
         maximum_concurrent_rpcs=_MAX_REQUESTS,
     )
-    server.add_generic_rpc_handlers(parts.handlers())
+    takes: Any = Registrar(server)
+    takes.add_generic_rpc_handlers(parts.handlers())
     if limits:
-        server.add_generic_rpc_handlers((ratelimit.handler(limits, access),))
-    reflection.enable_server_reflection((*_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        takes.add_generic_rpc_handlers((ratelimit.handler(limits, access),))
+    names = *_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+        reflection.aio.ReflectionServicer(names), takes
+    )
     try:
         if keys is None:
             port = server.add_insecure_port(str(place))
@@ -223,7 +228,7 @@ async def _grpc(
         return
     server, place = server_at
     checks = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - it is set while running
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    health_pb2_grpc.add_HealthServicer_to_server(checks, Registrar(server))
     await server.start()
     for name in ("", *_NAMES):
         await checks.set(name, health_pb2.HealthCheckResponse.SERVING)

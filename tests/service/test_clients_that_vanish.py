@@ -1,18 +1,22 @@
-"""Clients over HTTP that go away while they wait: the service sees it, and claims nothing for them."""
+"""Clients that go away while they wait, or begin requests and say no more: neither keeps a place."""
 
 from __future__ import annotations
 
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import anyio
+import grpc.aio
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from intervalq.service import _connections
+from intervalq.service import _connections, _grpc
+from service.grpc_client import GrpcClient
 from service.processes import Served
-from service.serving import served
+from service.serving import served, serving
 from service.test_clients_that_stop import HASTY, closed, sockets_of
 
 
@@ -81,3 +85,45 @@ async def test_the_system_asks_silent_clients_whether_they_are_there(
     async with served(f"memory://{queue}") as there, httpx.AsyncClient() as client:
         await client.get(f"http://{there.http}/healthz")
     assert found in ([1, 15, 5, 3], [1])
+
+
+async def test_a_request_over_grpc_whose_message_does_not_come_ends(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them has a place of the service's, whatever its method is."""
+    monkeypatch.setattr(_grpc, "_PATIENCE", 0.2)
+    async with serving(f"memory://{queue}") as address, grpc.aio.insecure_channel(address) as channel:
+        for method in ("api.EntroQ/TryClaim", "api.EntroQ/StreamTasks", "intervalq.v1.Store/Apply"):
+            assert await ends(channel, method) == grpc.StatusCode.DEADLINE_EXCEEDED, method
+        for method in ("Check", "Watch"):
+            ended = await ends(channel, f"grpc.health.v1.Health/{method}")
+            assert ended == grpc.StatusCode.DEADLINE_EXCEEDED
+        reflected = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        assert await ends(channel, reflected) == grpc.StatusCode.OK
+        empty: Any = channel.stream_unary("/api.EntroQ/Time")()
+        await empty.done_writing()
+        assert await empty.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert await GrpcClient(channel, "me").try_claim("q") is None
+
+
+async def ends(channel: grpc.aio.Channel, method: str) -> grpc.StatusCode:
+    """How a request ends whose message does not come."""
+    with anyio.fail_after(60):
+        code: grpc.StatusCode = await channel.stream_stream(f"/{method}")().code()
+    return code
+
+
+async def test_streams_of_health_leave_places_for_others(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_grpc, "_MAX_WATCHING", 2)
+    async with serving(f"memory://{queue}") as address, grpc.aio.insecure_channel(address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch
+        streams = [watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+        for stream in streams:
+            assert (await stream.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with anyio.fail_after(60):
+            refused = watch(health_pb2.HealthCheckRequest())
+            assert await refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            streams[0].cancel()
+            while await watch(health_pb2.HealthCheckRequest()).read() is grpc.aio.EOF:
+                await anyio.sleep(0.05)
