@@ -33,14 +33,15 @@ from typing import Final, NamedTuple
 
 from intervalq._spec import configure, windows
 from intervalq._spec.commands import Advance, Answer, Command, Common, Drop, Inspect, KeyedAnswer, Place
-from intervalq._spec.keys import fixed
-from intervalq._spec.keys.sharing import is_plain, shares, weighted
+from intervalq._spec.keys import fixed, sharing
+from intervalq._spec.keys.sharing import has_own_pace, is_plain, shares
 from intervalq._spec.mismatch import disagrees
 from intervalq._spec.passing import lapses, settle
 from intervalq._spec.record import HighWaterMark, Settings, Slot, State
 from intervalq.rules import MAX_TICKETS, apply, set_back
 
-__all__ = ["TURN", "Common", "KeyedAnswer", "Place", "apply_keyed", "is_plain", "shares", "shown"]
+__all__ = ["TURN", "Common", "KeyedAnswer", "Place", "apply_keyed", "has_own_pace"]
+__all__ += ["is_plain", "shares", "shown"]
 
 TURN: Final = 5_000
 """The minimum duration of a turn per unit of weight, in microseconds, if several slots fit into it."""
@@ -76,7 +77,7 @@ def apply_keyed(
         state, common, answer, places = _advance(state, common, command, known, now)
         written = written or common is not opened_common
     else:
-        state, answer = apply(state, command, now)
+        state, answer = apply(state, command, now, with_common=True)
     state = given if state is paced else state  # if nothing was done, nothing is written
     return state, common if written else before, KeyedAnswer(shown(answer, common), common, places)
 
@@ -103,22 +104,29 @@ def _tolerance(common: State | None, pace: Settings) -> int:
 def _paced(
     state: State | None, command: Command, pace: Settings, known: Common, tolerance: int
 ) -> tuple[State | None, Command]:
-    """The record and the command with the settings that follow from the common ones.
+    """The record and the command with what follows from the common settings.
 
     A job of a key begins no later than its common slot allows, so it has the common tolerance, and no burst.
     A key without a pace of its own has the common one. That only spaces its slots, so a change of the common
     pace voids none of them, unless the key has limits: these depend on how late its jobs may begin.
+
+    The record says whether its key has a pace, for handles that don't know the common one, or disagree.
     """
 
-    def changed(settings: Settings) -> Settings:
-        interval = settings.interval if known.own_pace else pace.interval
+    def changed(settings: Settings, *, own_pace: bool) -> Settings:
+        interval = settings.interval if own_pace else pace.interval
         after = replace(settings, interval=interval, tolerance=tolerance, burst=1)
         return settings if after == settings else after
 
+    own_pace = known.own_pace
     if command.settings is not None:
-        command = replace(command, settings=changed(command.settings))
-    if state is not None and (after := changed(state.settings)) is not state.settings:
-        state = _with_settings(state, after)
+        nonce = sharing.generation_of(command.nonce, own_pace=own_pace)
+        command = replace(command, settings=changed(command.settings, own_pace=own_pace), nonce=nonce)
+    if state is not None:
+        if not isinstance(command, Inspect | Drop):
+            state = sharing.taken_over(state, own_pace=own_pace)
+        after = changed(state.settings, own_pace=sharing.as_recorded(known, state).own_pace)
+        state = state if after is state.settings else _with_settings(state, after)
     return state, command
 
 
@@ -144,8 +152,8 @@ def _advance(
         present = None
     if present is None or command.generation != present.generation:
         known = replace(known, places=())  # they belong to tickets of another record of the key
-    known = weighted(known, present)
-    goes_on = present is not None and not disagrees(command, present.settings)
+    known = sharing.as_recorded(known, present)
+    goes_on = present is not None and not disagrees(command, present, with_common=True)
     was_held = goes_on and state is not None and state.held_since is not None
     if present is not None and goes_on:
         if command.settled and command.generation == present.generation:
@@ -158,7 +166,7 @@ def _advance(
         state, command = present, replace(command, settled=())
     reach = command.reach if command.ahead is None else command.ahead
     command = _for_one_turn(present, common, command, known, now)
-    after, answer = apply(state, command, now)
+    after, answer = apply(state, command, now, with_common=True)
     run = _granted(command, answer)
     if after is None or not run:
         return after, common, replace(answer, woken=_is_woken(after, was_held=was_held)), known.places
@@ -172,7 +180,7 @@ def _advance(
         command = replace(
             command, slots=tuple([slot for slot in command.slots if slot not in left]), reach=_NEVER
         )
-        after, answer = apply(state, command, now)
+        after, answer = apply(state, command, now, with_common=True)
         assert after is not None
     later = got.slots[0].due + common.held_total - run[0].due - after.held_total if got.slots else 0
     if later > 0 and (granted or _is_next(run[0], present)):

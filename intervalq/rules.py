@@ -100,14 +100,15 @@ ERROR_KEPT: Final = 60_000_000
 """How long a shard's reported clock error (`State.error`) is remembered, in microseconds."""
 
 
-def apply(state: State | None, command: Command, now: int) -> tuple[State | None, Answer]:
+def apply(
+    state: State | None, command: Command, now: int, *, with_common: bool = False
+) -> tuple[State | None, Answer]:
     """Apply one command to the record (None: there is none) when the store's clock reads `now`.
 
     Returns the record to keep (None: remove it) and the answer. If the returned record is the same object as
-    the given one, nothing needs to be written.
+    the given one, nothing needs to be written. For `with_common` see `disagrees`.
     """
-    before = state
-    was_held = state is not None and state.held_since is not None
+    before, was_held = state, state is not None and state.held_since is not None
     if state is not None:
         state = settle(state, now)
         if lapses(state) <= now:
@@ -120,11 +121,10 @@ def apply(state: State | None, command: Command, now: int) -> tuple[State | None
         if command.settings is None:
             return before, Answer(state=None, now=now)
         state = configure.fresh(command, command.settings, now)
-    elif disagrees(command, state.settings):
+    elif disagrees(command, state, with_common=with_common):
         return before, Answer(state=state, now=now, refused=True)
     state, answer = _transition(state, command, Answer(state=None, now=now))
-    woken = was_held and state.held_since is None
-    return state, replace(answer, state=state, woken=woken)
+    return state, replace(answer, state=state, woken=was_held and state.held_since is None)
 
 
 def _transition(state: State, command: Command, answer: Answer) -> tuple[State, Answer]:

@@ -77,7 +77,7 @@ def lapsed(seed: int) -> list[str]:
             slots += [slot._replace(units=took) for slot in answer.taken]
             slots = slots[answer.begun + len(answer.granted) :]
             records.now += 1_000
-        assert (generation, slots) == (nonce, [])
+        assert (generation, slots) == (f"shared:{nonce}", [])
         records.now += 600 * SECOND
     common = records.states["q"]
     assert common is not None

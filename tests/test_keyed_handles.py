@@ -28,7 +28,7 @@ def test_handles_must_agree_on_the_common_rate() -> None:
                 async with handle(store, **options)["a"].slot():
                     raise AssertionError
         # A queue of its own, without the common pace.
-        with pytest.raises(ConfigMismatch, match=r"has .* the default tolerance: .* each="):
+        with pytest.raises(ConfigMismatch, match=r"runs with each= \(5/s\), but this handle has no each="):
             async with handle(store, rate=10)["a"].slot():
                 raise AssertionError
         async with handle(store, rate=20, each="5/s", on_mismatch="adopt")["b"].slot():

@@ -242,6 +242,6 @@ def test_a_place_of_a_dropped_record_of_the_key_is_not_granted_again() -> None:
     assert common is not None
     assert common.current == place.ticket
     told = replace(known, generation="c", places=(Place(1, place),))
-    command = Advance(settings=pace, generation="a", take=1, reach=1_000)
+    command = Advance(settings=pace, generation="shared:a", take=1, reach=1_000)
     _, _, made = apply_keyed(state, common, command, told, 1_000_100)
     assert made.places == (Place(1, Slot(place.ticket + 1, place.due + 10_000)),)

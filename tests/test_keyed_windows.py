@@ -28,14 +28,14 @@ def test_a_granted_slot_that_stayed_behind_when_another_one_waited_cannot_come_a
     one, two = first.answer.taken
     assert first.answer.begun == 1
     step("b", now, Advance(settings=key, nonce="b", take=1, reach=FOREVER, units=((1,),)))
-    asked = Advance(settings=key, generation="a", slots=(two,), notice=50, until=FOREVER)
+    asked = Advance(settings=key, generation="own:a", slots=(two,), notice=50, until=FOREVER)
     waits = step("a", now + 900, asked)
     state = waits.answer.state
     assert state is not None
     assert waits.answer.granted == ()
     assert state.held_total > 0
     again = Advance(
-        settings=key, generation="a", slots=(one._replace(units=(1,)),), until=FOREVER,
+        settings=key, generation="own:a", slots=(one._replace(units=(1,)),), until=FOREVER,
         high_water_mark=HighWaterMark(state.ticket, state.due, state.late_total),
     )  # fmt: skip
     assert step("a", now + 1_000, again).answer.missed == (1,)

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
+from intervalq._keys.names import shown
 from intervalq._spec import parse
+from intervalq._spec.keys.sharing import has_own_pace
 from intervalq._spec.limits import Limit as PublicLimit
 from intervalq._spec.limits import is_of_units, rules_of, text
 from intervalq._timing import rates
-from intervalq.errors import InvalidInterval, InvalidOption, short
-from intervalq.rules import Limit, Settings
+from intervalq.errors import ConfigMismatch, InvalidInterval, InvalidOption, short
+from intervalq.rules import Limit, Settings, State
 
 SHARED: Final = "shared"
 """The text for keys that have no pace of their own."""
@@ -121,14 +123,23 @@ def limits_of(limits: Iterable[object], what: str = "limits=") -> tuple[Limit, .
         InvalidOption, InvalidInterval: see `intervalq._spec.limits.rules_of`; or one has fixed windows.
     """
     ruled = rules_of(limits, what)
-    for limit in ruled:
+    refuse_edges(ruled)
+    return ruled
+
+
+def refuse_edges(limits: Iterable[Limit]) -> None:
+    """Refuse fixed windows as limits of a key.
+
+    Raises:
+        InvalidOption: one of them has fixed windows.
+    """
+    for limit in limits:
         if limit.edge is not None:
             raise InvalidOption(
                 f"{text(limit)} can't be a limit of each key: slots of a key move while it waits for others, "
                 "and would cross the edges of fixed windows; leave out 'from ...', or limit all keys "
                 "together by limits="
             )
-    return ruled
 
 
 def pace_of(common: Settings, each: int, own: tuple[Limit, ...]) -> Settings:
@@ -139,6 +150,24 @@ def pace_of(common: Settings, each: int, own: tuple[Limit, ...]) -> Settings:
     """
     interval, limits = each or common.interval, (*own, *common.limits)
     return Settings(interval, tolerance=common.tolerance, ephemeral=True, limits=limits, own=len(own))
+
+
+def other_each(record: str, state: State, ours: Settings | None = None) -> ConfigMismatch:
+    """The error for slots of a key under one rate.
+
+    Args:
+        record: its name.
+        state: the record, without the common limits.
+        ours: the settings of a handle whose keys have a pace where this one has none, or have none; None: a
+            handle without `each`.
+    """
+
+    def words(settings: Settings, *, own_pace: bool | None) -> str:
+        return f"each= ({in_words(settings.interval if own_pace else OF_ALL, settings.limits)})"
+
+    own_pace = has_own_pace(state)
+    mine = "no each=" if ours is None else words(ours, own_pace=not own_pace)
+    return ConfigMismatch(shown(record), mine, words(state.settings, own_pace=own_pace), fixed="each=")
 
 
 def needs_key(name: str) -> InvalidOption:

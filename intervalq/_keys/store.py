@@ -10,6 +10,7 @@ from typing import Final
 
 import anyio
 
+from intervalq._keys.each import other_each
 from intervalq._keys.limits import (
     Counting,
     common_units,
@@ -22,7 +23,7 @@ from intervalq._keys.places import Places
 from intervalq._keys.view import CommonView
 from intervalq._spec.mismatch import OnMismatch, command_for, differences
 from intervalq.errors import ConfigMismatch, InvalidOption, UnsupportedOperation
-from intervalq.keyed import Common, KeyedAnswer, Place, is_plain, shares
+from intervalq.keyed import Common, KeyedAnswer, Place, has_own_pace, is_plain, shares
 from intervalq.rules import Advance, Answer, Command, Configure, Drop, Inspect, Settings, Slot, State
 from intervalq.store import Store, Waking, pairing
 
@@ -96,6 +97,9 @@ class KeyStore:
             if command.attach:  # otherwise only the limits were changed: the next attempt knows them
                 await self._agree(made.common)
         common, state = made.common, made.answer.state
+        paced = None if state is None else has_own_pace(state)
+        if state is not None and paced not in {None, self.own_pace} and isinstance(command, Advance):
+            raise other_each(queue, state, of_key(command).settings)
         if common is not None and not shares(common.settings):
             raise InvalidOption(_NOT_SHARED.format(self._record, "a burst"))
         if state is not None and not is_plain(state.settings):

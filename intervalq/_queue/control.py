@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
-from intervalq._keys.each import OF_ALL, SHARED, in_words, limits_of, not_of_common, not_of_key
+from intervalq._keys.each import (
+    OF_ALL,
+    SHARED,
+    in_words,
+    limits_of,
+    not_of_common,
+    not_of_key,
+    refuse_edges,
+)
 from intervalq._queue.handle import Handle
 from intervalq._queue.options import Cost, Duration, Options, Rate, check_burst, options, whole
 from intervalq._shard.wait_queue import Waiter
 from intervalq._spec import parse
+from intervalq._spec.keys.sharing import has_own_pace
 from intervalq._spec.limits import Limit, Limits, limit_of, rules_of
 from intervalq._spec.record import MAX_WEIGHT
 from intervalq.errors import InvalidOption, QueueNotFound
@@ -28,6 +37,7 @@ from intervalq.rules import (
     Refusal,
     Resume,
     Settings,
+    State,
 )
 from intervalq.store import pairing
 
@@ -143,9 +153,8 @@ class Control(Handle):
             burst=1, lookahead=None, tolerance=None, max_running=None, timeout=None, retries=0, backoff=0,
             retry_after=False,
         )  # fmt: skip
-        self._check_each(
-            has_pace=(interval, rate) != (None, None), has_others=(burst, max_running) != (None, None)
-        )
+        has_pace, has_others = (interval, rate) != (None, None), (burst, max_running) != (None, None)
+        self._check_each(has_pace=has_pace, has_others=has_others)
         if weight is not None:
             self._check_weight(whole("weight", weight, 0, MAX_WEIGHT))
         command = Configure(
@@ -157,8 +166,8 @@ class Control(Handle):
             weight=weight,
         )
         before = (await self._command(Inspect(), may_be_new=True)).state
-        if weight is not None and self._options.each is None:
-            await self._check_common(weight)
+        if self._options.each is None:
+            self._check_record(before, command, has_pace=has_pace, has_others=has_others)
         if before is not None:
             settings = before.settings
             if not settings.has_pace and (checked.interval or command.burst):
@@ -230,14 +239,24 @@ class Control(Handle):
     def _check_weight(self, weight: int) -> None:
         """Refuse a weight where there is none."""
         mine = self._options
-        if mine.key is None or mine.each not in {None, OF_ALL}:  # None: see `_check_common`
+        if mine.key is None or mine.each not in {None, OF_ALL}:  # None: see `_check_record`
             raise self._not_weighted(weight)
         pairing(self._open())
 
-    async def _check_common(self, weight: int) -> None:
-        """Refuse a weight, by a handle that doesn't know `each`, if there is no common rate."""
-        if (await self._open().apply(self._options.name, Inspect())).state is None:
-            raise self._not_weighted(weight)
+    def _check_record(
+        self, state: State | None, command: Configure, *, has_pace: bool, has_others: bool
+    ) -> None:
+        """Refuse what the record can't have if it is that of a key under one rate, or isn't.
+
+        The handle itself doesn't know `each`.
+        """
+        own_pace = None if state is None else has_own_pace(state)
+        if command.weight is not None and own_pace is not False:
+            raise self._not_weighted(command.weight)
+        if own_pace is not None:
+            if has_others or (has_pace and not own_pace):
+                raise not_of_key(self.name, self._options.name)
+            refuse_edges(command.limits or ())
 
     def _not_weighted(self, weight: int) -> InvalidOption:
         return InvalidOption(

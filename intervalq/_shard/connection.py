@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from intervalq._keys.each import other_each
 from intervalq._keys.limits import alone
 from intervalq._keys.shards import keyed_on
 from intervalq._shard.leases import LEASE
@@ -16,6 +17,7 @@ from intervalq._shard.planner import Ask
 from intervalq._shard.store_time import StoreTime
 from intervalq._spec import windows
 from intervalq._spec.configure import reordered
+from intervalq._spec.keys.sharing import has_own_pace
 from intervalq._spec.mismatch import OnMismatch, command_for, differences
 from intervalq._timing.clock import CLOCK
 from intervalq.errors import ConfigMismatch, QueueExists
@@ -184,6 +186,8 @@ class Connection:
     async def _agree(self, refusal: Answer) -> None:
         """Use the settings of the record, or change them, after a command was refused for its settings."""
         assert refusal.state is not None
+        if has_own_pace(refusal.state) is not None and not keyed_on(self.store):
+            raise other_each(self.queue, refusal.state)
         if self.attached:  # the queue's limits were changed: the next attempt knows them
             self._learn(refusal, dropped=False)
             return

@@ -246,7 +246,7 @@ class Answer:
     """The sender's settings differ from those of the record (`state` shows them); nothing was done.
 
     At first contact any setting counts; later only the limits do, because commands list what jobs take in the
-    order of the limits."""
+    order of the limits. Slots of a key under one rate are refused unless the step takes common ones, too."""
     healed: bool = False
     """The record had lost tickets that the sender knew, and was brought forward."""
     granted: tuple[int, ...] = ()

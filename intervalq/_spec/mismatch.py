@@ -7,15 +7,21 @@ from typing import Literal, TypeAlias
 
 from intervalq._spec import limits, parse
 from intervalq._spec.commands import Advance, Command
-from intervalq._spec.record import Settings
+from intervalq._spec.keys.sharing import has_own_pace
+from intervalq._spec.record import Settings, State
 
 OnMismatch: TypeAlias = Literal["raise", "adopt", "update"]
 """What to do if a record has other settings: refuse to work, use those, or change them for everybody."""
 
 
-def disagrees(command: Command, settings: Settings) -> bool:
-    """Whether the sender must hear of the record's settings first: see `Answer.refused`."""
-    theirs = command.settings
+def disagrees(command: Command, state: State, *, with_common: bool) -> bool:
+    """Whether the sender must hear of the record's settings first: see `Answer.refused`.
+
+    `with_common`: whether the step is on the common record, too, as steps of keys under one rate must be.
+    """
+    theirs, settings = command.settings, state.settings
+    if isinstance(command, Advance) and not with_common and has_own_pace(state) is not None:
+        return True
     if theirs is None:
         return False
     if isinstance(command, Advance) and theirs.limits != settings.limits:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, cast
 
+from intervalq._queue.queue import IntervalQueue
 from intervalq._shard.grants import Grant
 from intervalq._timing.retry_after import wait_in_response
 from intervalq.errors import IntervalqError
+from intervalq.sync import IntervalQueue as BlockingQueue
 
 
 class _Keyed(Protocol):
@@ -29,6 +31,11 @@ class _BlockingRefused(Protocol):
 def queue_of(queue: Q, key: str | None) -> Q:
     """The queue for a request: that of its key, if it has one."""
     return queue if key is None else queue[key]
+
+
+def blocking_of(queue: IntervalQueue | BlockingQueue) -> BlockingQueue:
+    """The queue for blocking code."""
+    return queue if isinstance(queue, BlockingQueue) else cast("BlockingQueue", queue.blocking)
 
 
 async def heed(queue: _Refused, grant: Grant, status: int, headers: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from intervalq._queue.options import Cost
 from intervalq._queue.queue import IntervalQueue
 from intervalq._queue.slot import Slot
 from intervalq.errors import MissingExtra
-from intervalq.integrations._pacing import heed, heed_blocking, queue_of
+from intervalq.integrations._pacing import blocking_of, heed, heed_blocking, queue_of
 from intervalq.sync import IntervalQueue as BlockingQueue
 
 try:
@@ -59,7 +59,7 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for a slot, and send the request."""
-        queue, transport = queue_of(self._blocking_queue, self._key(request)), self._blocking  # as above
+        queue, transport = queue_of(blocking_of(self._queue), self._key(request)), self._blocking  # as above
         with queue.slot(cost=self._cost(request)) as slot:
             response = transport.handle_request(request)
             try:
@@ -96,8 +96,3 @@ class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):
     @cached_property
     def _blocking(self) -> httpx.BaseTransport:
         return cast("httpx.BaseTransport", self._given or httpx.HTTPTransport())
-
-    @cached_property
-    def _blocking_queue(self) -> BlockingQueue:
-        queue = self._queue
-        return queue if isinstance(queue, BlockingQueue) else cast("BlockingQueue", queue.blocking)

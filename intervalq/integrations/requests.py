@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from intervalq._queue.queue import IntervalQueue
 from intervalq.errors import MissingExtra
-from intervalq.integrations._pacing import heed_blocking, queue_of
+from intervalq.integrations._pacing import blocking_of, heed_blocking, queue_of
 from intervalq.sync import IntervalQueue as BlockingQueue
 
 try:
@@ -46,10 +46,8 @@ class PacedAdapter(HTTPAdapter):
 
     def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
         """Wait for a slot, and send the request."""
-        queue = self._queue
-        blocking = queue if isinstance(queue, BlockingQueue) else cast("BlockingQueue", queue.blocking)
-        blocking = queue_of(blocking, None if self._key is None else self._key(request))
-        with blocking.slot() as slot:
+        queue = queue_of(blocking_of(self._queue), None if self._key is None else self._key(request))
+        with queue.slot() as slot:
             response = super().send(request, *args, **options)
-            heed_blocking(blocking, slot._grant, response.status_code, response.headers)
+            heed_blocking(queue, slot._grant, response.status_code, response.headers)
             return response

@@ -57,6 +57,7 @@ class KeyedSource:
         start: the first instant.
         steps_back: whether the store's clock is sometimes set back.
         overruns: whether jobs sometimes take more than their tickets.
+        strangers: whether handles that don't know the common rate sometimes use the keys.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class KeyedSource:
         start: int = 1_000_000_000_000_000,
         steps_back: bool = True,
         overruns: bool = True,
+        strangers: bool = False,
     ) -> None:
         self.random = random = Random(seed)  # noqa: S311 - repeatable on purpose
         self.now = start
@@ -86,10 +88,13 @@ class KeyedSource:
         self._common_state: State | None = None
         self._nonces = 0
         self._last: tuple[str, Command, Common] | None = None
-        self._steps_back, self._overruns = steps_back, overruns
+        self._steps_back, self._overruns, self._strangers = steps_back, overruns, strangers
 
     def next(self) -> tuple[str, Command, Common | None, int]:
-        """The key (empty: the common queue), the command, what its sender knows, and the store's clock."""
+        """The key (empty: the common queue), the command, what its sender knows, and the store's clock.
+
+        What the sender knows is None for a command on one record: the common one, or that of the key.
+        """
         random = self.random
         if self._last is not None and random.random() < 0.07:
             self.now += random.choice((0, 1, self.common.interval))
@@ -101,6 +106,8 @@ class KeyedSource:
         if random.random() < 0.06:
             return "", self._on_common(), None, self.now
         key = random.choice(self.keys)
+        if self._strangers and random.random() < 0.05:
+            return key.name, self._command(key), None, self.now
         known = self._known(key)
         self._last = key.name, self._command(key), known
         return (*self._last, self.now)

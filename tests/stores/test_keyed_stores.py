@@ -18,7 +18,7 @@ from intervalq import IntervalQueue, rules
 from intervalq._keys.names import token
 from intervalq._keys.store import KeyStore
 from intervalq._keys.view import CommonView
-from intervalq.errors import UnsupportedOperation
+from intervalq.errors import ConfigMismatch, UnsupportedOperation
 from intervalq.keyed import Common, KeyedAnswer, apply_keyed
 from intervalq.rules import (
     FOREVER,
@@ -64,7 +64,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_every_answer_is_that_of_the_rules(portal: BlockingPortal, url: str, seed: int) -> None:
     """With random commands and a given clock, store and rules give the same answers and records."""
     name = f"keyed-{secrets.token_hex(6)}"
-    source = KeyedSource(seed)
+    source = KeyedSource(seed, strangers=True)
     states: dict[str, State | None] = {}
 
     async def sequence() -> None:
@@ -73,15 +73,17 @@ def test_every_answer_is_that_of_the_rules(portal: BlockingPortal, url: str, see
         for number in range(40):
             key, command, known, now = source.next()
             context = f"seed {seed}, step {number}: {command} with {known} at {now} on {states}"
+            record = f"{name}:{key}" if key else name
+            if known is None and not (key and "cluster" in url):  # there, it would be another record
+                states[key], expected = rules.apply(states.get(key), command, now)
+                assert await store.apply(record, command, now) == expected, context
             if known is None:
-                states[""], expected = rules.apply(states.get(""), command, now)
-                assert await store.apply(name, command, now) == expected, context
                 continue
             states[key], states[""], made = apply_keyed(states.get(key), states.get(""), command, known, now)
-            answer = await store.apply_keyed(f"{name}:{key}", command, replace(known, record=name), now)
+            answer = await store.apply_keyed(record, command, replace(known, record=name), now)
             assert answer == made, context
-            for each, record in ((key, f"{name}:{key}"), ("", name)):
-                kept = await store.apply(record, Inspect(), now)
+            for each, kept_as in ((key, record), ("", name)):
+                kept = await store.apply(kept_as, Inspect(), now)
                 assert kept == rules.apply(states[each], Inspect(), now)[1], context
             source.learn(key, command, answer)
         for record in (name, *(f"{name}:{key}" for key in "abc")):
@@ -109,7 +111,7 @@ def test_a_slot_whose_place_has_to_wait_is_not_granted_with_those_before_it(
         made = await store.apply_keyed(key, replace(first, reach=-1), known, now)
         both = tuple([slot._replace(units=(1,)) for slot in made.answer.taken])
         again = replace(known, generation="common")
-        asked = Advance(settings=first.settings, generation="a", slots=both, reach=FOREVER)
+        asked = Advance(settings=first.settings, generation="shared:a", slots=both, reach=FOREVER)
         made = await store.apply_keyed(key, asked, again, now)
         assert made.answer.granted == (1,)
         assert made.common is not None
@@ -178,6 +180,35 @@ def test_a_slot_that_is_granted_again_counts_once(portal: BlockingPortal, url: s
         return [limit.taken for each in shown for limit in each]
 
     assert portal.call(late) == [200, 100]
+
+
+def test_a_handle_without_each_is_refused(portal: BlockingPortal, url: str) -> None:
+    """Whichever handle came first. In a cluster, only the other way round: there, it has another record."""
+    name = f"keyed-{secrets.token_hex(6)}"
+
+    async def job() -> None:
+        pass
+
+    async def both() -> None:
+        keyed = IntervalQueue(name, rate=500, each="shared", store=url)
+        others = [
+            IntervalQueue(name, store=url, **options) for options in ({}, {"rate": 500}, {"limits": ["9/s"]})
+        ]
+        first = [] if "cluster" in url else ["b"]
+        for key in first:
+            await others[1][key].run(job)
+        for key in ("a", *first):
+            await keyed[key].run(job)
+            for other in others:
+                with pytest.raises(ConfigMismatch, match="but this handle has no each="):
+                    await other[key].run(job)
+                assert (await other[key].inspect()).ticket == (await keyed[key].inspect()).ticket
+            await keyed[key].run(job)
+        await keyed.drop(keys=True)
+        for handle in (keyed, *others):
+            await handle.close()
+
+    portal.call(both)
 
 
 async def _one_job(url: str) -> None:

@@ -1,11 +1,18 @@
-"""Which settings queues with keys under one rate can have, and how many slots a key has in a turn."""
+"""Keys under one rate: which settings they can have, and how their records say that they are such keys."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
+from intervalq._spec import configure
 from intervalq._spec.commands import Common
 from intervalq._spec.record import Settings, State
+
+_OWN: Final = "own:"
+_SHARED: Final = "shared:"
+"""How the generation of a key's record begins, if the key has a pace of its own, or none. This needs no
+field: every store keeps generations as they are."""
 
 
 def shares(settings: Settings) -> bool:
@@ -18,8 +25,32 @@ def is_plain(settings: Settings) -> bool:
     return shares(settings) and all(limit.edge is None for limit in settings.limits)
 
 
-def weighted(known: Common, state: State | None) -> Common:
-    """What a sender knows, with the weight in the record of its key, if that has one."""
-    if state is None or not state.weight or known.own_pace:
+def has_own_pace(state: State) -> bool | None:
+    """Whether a key under one rate has a pace of its own; None: this isn't the record of such a key."""
+    if state.generation.startswith(_OWN):
+        return True
+    return False if state.generation.startswith(_SHARED) else None
+
+
+def generation_of(nonce: str, *, own_pace: bool) -> str:
+    """The generation of the record of a key under one rate."""
+    return (_OWN if own_pace else _SHARED) + nonce
+
+
+def taken_over(state: State, *, own_pace: bool) -> State:
+    """The record of a key. If it was used without the common rate so far, tickets of that time are void."""
+    if has_own_pace(state) is not None:
+        return state
+    generation = generation_of(state.generation, own_pace=own_pace)
+    return replace(configure.revoke_all(state), generation=generation)
+
+
+def as_recorded(known: Common, state: State | None) -> Common:
+    """What a sender knows, with the kind of pace and the weight that the record of its key has."""
+    own_pace = None if state is None else has_own_pace(state)
+    if state is None or own_pace is None:
         return known
-    return replace(known, weight=state.weight)
+    weight = known.weight if own_pace else state.weight or known.weight
+    if (own_pace, weight) == (known.own_pace, known.weight):
+        return known
+    return replace(known, own_pace=own_pace, weight=weight)

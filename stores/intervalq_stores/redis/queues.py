@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from intervalq.errors import CorruptState, StoreError, Unauthorized
-from intervalq.keyed import Common, KeyedAnswer, Place, shown
-from intervalq.rules import LAYOUT, Answer, BadRecord, Command, NewerRecord, Slot, State
+from intervalq.keyed import Common, KeyedAnswer, Place, has_own_pace, shown
+from intervalq.rules import LAYOUT, Answer, BadRecord, Command, Inspect, NewerRecord, Slot, State
 from intervalq.store import StoredSchedules, Swapped
 from intervalq_stores.redis._client import Client
 from intervalq_stores.redis._scripts import script
@@ -51,10 +51,15 @@ class RedisStore:
 
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
+        is_key = self._is_cluster and ":" in queue
+        beside = _beside(*queue.split(":", 1)) if is_key else ""  # its record, if it is under one rate
+        if is_key and command.attach and command.settings is not None:
+            found = await self._apply(beside, queue, Inspect(), now)
+            if found.state is not None and has_own_pace(found.state) is not None:
+                return await self._apply(beside, queue, command, now)
         answer = await self._apply(_key(queue), queue, command, now)
-        if self._is_cluster and ":" in queue and answer.state is None and command.settings is None:
-            # It creates nothing: it may be for a key under one rate, whose record is beside the common one.
-            answer = await self._apply(_beside(*queue.split(":", 1)), queue, command, now)
+        if is_key and answer.state is None and command.settings is None:  # it created nothing
+            answer = await self._apply(beside, queue, command, now)
         return answer
 
     async def _apply(self, record: str, queue: str, command: Command, now: int | None) -> Answer:

@@ -14,17 +14,28 @@ local function cost_of(slot) return slot[3] or 1 end
 
 local function shares(state) return state.burst == 1 and state.max_running == 0 end
 
--- What follows from the common settings, for a record and for a command.
+local function generation_of(nonce, own_pace) return (own_pace and 'own:' or 'shared:') .. nonce end
+
+-- What follows from the common settings, for a record (nil: none) and for a command.
 local function pace(common, known, state, command)
   local most = math.max(1, math.min(tolerance(common), common.interval - 1))
   local settings = command.settings
   if settings then
     if not known.own_pace then settings[1] = common.interval end
     settings[2], settings[4] = 1, most
+    command.nonce = generation_of(command.nonce, known.own_pace)
   end
   if state then
+    local own_pace = has_own_pace(state)
+    if own_pace == nil then
+      own_pace = known.own_pace
+      if command.op ~= 'inspect' and command.op ~= 'drop' then  -- it was used without the common rate
+        revoke_all(state)
+        state.generation = generation_of(state.generation, own_pace)
+      end
+    end
     local late = state.limits and state.limits.lateness(state)
-    if not known.own_pace then state.interval = common.interval end
+    if not own_pace then state.interval = common.interval end
     state.burst, state.tolerance = 1, most
     local early = state.limits and late - state.limits.lateness(state) or 0
     if early ~= 0 then revoke_all(state) end
@@ -274,7 +285,10 @@ local function advanced(own, common, command, known, now)
     written = true
   end
   local reach = command.ahead or command.reach
-  if own.state and own.state.weight and not known.own_pace then known.weight = own.state.weight end
+  if own.state then
+    known.own_pace = has_own_pace(own.state)
+    if own.state.weight and not known.own_pace then known.weight = own.state.weight end
+  end
   local again = prepared(own, common, command, known, now)
   for_one_turn(own.state, common, command, known, now)
   local before, current = own.state and copy(own.state), own.state and own.state.current or 0
@@ -315,7 +329,7 @@ local function apply_keyed(command, known, now)
   end
   answer = new_answer()
   local own = opened(KEYS[1], now, function(state)
-    if common.state then pace(common.state, known, state, {}) end
+    if common.state then pace(common.state, known, state, { op = command.op }) end
   end)
   if common.state then pace(common.state, known, nil, command) end
   local what

@@ -2,7 +2,11 @@
 
 local function apply(command, now)
   local answer, record = new_answer(), opened(KEYS[1], now)
-  follow(record, done(record, command, answer, now), answer)
+  if command.op == 'advance' and record.state and has_own_pace(record.state) ~= nil then
+    answer.refused = 1  -- slots of a key under one rate are taken in steps on two records
+  else
+    follow(record, done(record, command, answer, now), answer)
+  end
   return reply(answer, record.state, now)
 end
 

@@ -7,7 +7,8 @@
 --
 -- KEYS[1]  intervalq:{QUEUE}  HASH, the record:
 --            version                 whole number, the layout of the record
---            generation              text, random
+--            generation              text, random; that of a key under one rate begins with 'own:' if it has a pace
+--                                    of its own, or with 'shared:'
 --            interval, tolerance     microseconds
 --            burst, max_running      whole numbers
 --            ephemeral               0 or 1
@@ -113,3 +114,10 @@ local function tolerance(state)
 end
 
 local function credit(state) return (state.burst - 1) * state.interval end
+
+-- Whether a key under one rate has a pace of its own; nil: this isn't the record of such a key.
+local function has_own_pace(state)
+  if string.sub(state.generation, 1, 4) == 'own:' then return true end
+  if string.sub(state.generation, 1, 7) == 'shared:' then return false end
+  return nil
+end

@@ -26,10 +26,8 @@ local function keep(state, stored, more, is_new, lapses)
   local held_since = state.held_since and written(state.held_since, 'held_since') or ''
   if is_new or held_since ~= stored.held_since then put('held_since', held_since) end
   local has_others = state.has_others
-  if is_new then
-    put('generation', state.generation)
-    put('version', written(LAYOUT, 'version'))
-  end
+  if is_new or state.generation ~= stored.generation then put('generation', state.generation) end
+  if is_new then put('version', written(LAYOUT, 'version')) end
   if state.limits then state.limits.write(state, stored, put, is_new or has_others) end
   local auto = state.auto and automatic().written(state)
   if auto and (is_new or auto ~= stored.auto) then put('auto', auto) end

@@ -325,6 +325,9 @@ begin
         delete from intervalq.queues q where q.name = queue;
         a := intervalq._no_answer(null, now);
         a.woken := was_held;
+    elsif op = 'advance' and intervalq._has_own_pace(r) is not null then
+        a := intervalq._no_answer(r, now);
+        a.refused := true;  -- slots of a key under one rate are taken in steps on two records
     else
         a := intervalq._done(r, queue, command, now);
         if op <> 'inspect' and not a.refused and (a.state).name is not null then

@@ -59,7 +59,7 @@ returns jsonb
 language sql immutable
 return case
     when command ? 'settings' then command || jsonb_build_object(
-        'settings', jsonb_set(jsonb_set(jsonb_set(
+        'nonce', intervalq._generation_of(command ->> 'nonce', own_pace), 'settings', jsonb_set(jsonb_set(jsonb_set(
             command -> 'settings', '{0}',
             case when own_pace then command -> 'settings' -> 0 else to_jsonb(common.interval) end
         ), '{1}', '1'), '{3}', to_jsonb(intervalq._agreed(common)))
@@ -407,13 +407,12 @@ end
 $$;
 
 
--- intervalq._weighted: what a sender knows, with the weight in the record of its key, if that has one.
+-- intervalq._weighted: what a sender knows, with the kind of pace and the weight that the record of its key has.
 create or replace function intervalq._weighted(known jsonb, r intervalq.queues) returns jsonb
 language sql immutable
-return case
-    when r.weight is null or (known -> 'own_pace')::boolean then known
-    else jsonb_set(known, '{weight}', to_jsonb(r.weight))
-end;
+return known || jsonb_strip_nulls(jsonb_build_object(
+    'own_pace', intervalq._has_own_pace(r), 'weight', case when not intervalq._has_own_pace(r) then r.weight end
+));
 
 
 -- intervalq._advance_keyed: does the step as if the key were alone; what it grants must be granted by the common
@@ -575,7 +574,7 @@ begin
     end if;
     was_held := r.held_since is not null;
     if common.name is not null then
-        r := case when stored then intervalq._paced(r, common, own_pace) end;
+        r := case when stored then intervalq._paced(intervalq._taken_over(r, own_pace, op), common, own_pace) end;
         command := intervalq._paced_command(command, common, own_pace);
     end if;
     r := intervalq._present(r, now);

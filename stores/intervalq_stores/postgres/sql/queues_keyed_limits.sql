@@ -91,6 +91,22 @@ end
 $$;
 
 
+-- intervalq._taken_over: the record of a key under one rate; if it was used without that rate until now, tickets of that
+-- time are void.
+create or replace function intervalq._taken_over(r intervalq.queues, own_pace boolean, op text)
+returns intervalq.queues
+language plpgsql immutable
+as $$
+begin
+    if intervalq._has_own_pace(r) is null and op not in ('inspect', 'drop') then
+        r := intervalq._revoke_all(r);
+        r.generation := intervalq._generation_of(r.generation, own_pace);
+    end if;
+    return r;
+end
+$$;
+
+
 -- intervalq._paced: the record of a key with what follows from the common settings.
 create or replace function intervalq._paced(r intervalq.queues, common intervalq.queues, own_pace boolean)
 returns intervalq.queues
@@ -100,7 +116,7 @@ declare
     late constant bigint := case when r.limits is not null then intervalq._lateness(r) end;
     early bigint;
 begin
-    if not own_pace then
+    if not coalesce(intervalq._has_own_pace(r), own_pace) then
         r.interval := common.interval;
     end if;
     r.burst := 1;

@@ -79,6 +79,18 @@ language sql immutable
 return case r.burst when 1 then 0 else intervalq._window(r) - r.interval end;
 
 
+-- intervalq._has_own_pace: whether a key under one rate has a pace of its own; null: this isn't the record of such a key.
+create or replace function intervalq._has_own_pace(r intervalq.queues) returns boolean
+language sql immutable
+return case when r.generation like 'own:%' then true when r.generation like 'shared:%' then false end;
+
+
+-- intervalq._generation_of: the generation of the record of a key under one rate.
+create or replace function intervalq._generation_of(nonce text, own_pace boolean) returns text
+language sql immutable
+return case when own_pace then 'own:' else 'shared:' end || nonce;
+
+
 -- intervalq._lateness: how long after its slot a job may begin, including the error of clocks; for limits only.
 create or replace function intervalq._lateness(r intervalq.queues) returns bigint
 language sql immutable
