@@ -111,7 +111,12 @@ def _far(common: State, command: Advance, known: Common, reach: int) -> Advance:
 
 
 def _of_all(state: State | None, command: Any, pace: Settings, known: Common, tolerance: int) -> Any:
-    return _PACED(state, command, pace, replace(known, own_pace=False), tolerance)
+    state, command = _PACED(state, command, pace, known, tolerance)
+    if state is not None:
+        state = replace(state, settings=replace(state.settings, interval=pace.interval))
+    if command.settings is not None:
+        command = replace(command, settings=replace(command.settings, interval=pace.interval))
+    return state, command
 
 
 def _as_if_granted(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, TypeVarTuple
 from unittest import mock
@@ -73,6 +73,7 @@ def starts(
     polls: bool = False,
     delay: float = 0.0,
     each: int | None = None,
+    weights: Sequence[int] = (1,),
 ) -> Log:
     """Start jobs of keys, each key in one of the processes.
 
@@ -84,6 +85,7 @@ def starts(
         polls: whether processes look at the clock while they wait for a slot.
         delay: of each message to the store and back, in seconds, at most.
         each: how many jobs a key has; None: so many that some wait all the time.
+        weights: those of the keys, again and again.
     """
 
     async def main(store: FarPairs, log: Log) -> None:
@@ -93,7 +95,8 @@ def starts(
             async with anyio.create_task_group() as group:
                 for key in range(keys):
                     count = each or 2 + round(2 * rate * seconds / keys)
-                    group.start_soon(jobs, queues[key % processes], f"k{key}", count, log)
+                    weight = weights[key % len(weights)]
+                    group.start_soon(jobs, queues[key % processes], f"k{key}", count, log, weight)
         log.calls = sum([len(far.calls) for far in stores])
 
     with (
@@ -109,6 +112,16 @@ def test_lateness_costs_its_length_and_no_places(keys: int, processes: int) -> N
     """If each key knew only what its own answers say, less than half of the rate would be used here."""
     log = starts(300, keys, processes)
     assert len(log.starts) >= 0.8 * 300 * 0.7
+    assert log.spacing() >= 3_000
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_weights_cost_nothing_where_timers_are_late(processes: int) -> None:
+    """A late job moves the slots of its own turn, and is granted its slot late before the next key's turn."""
+    log = starts(300, 4, processes, 0.5, weights=(1, 2, 5, 2))
+    began = log.first(1_000)
+    assert len(log.starts) >= 0.85 * 300 * 0.5
+    assert 0.4 <= began["k2"] / len(log.starts) <= 0.55
     assert log.spacing() >= 3_000
 
 

@@ -125,7 +125,8 @@ def test_a_handle_without_each_may_look_hold_and_drop_and_configures_what_the_ke
             assert (await keyed["a"].inspect()).is_held
             await other.resume()
             assert await other.reclaim() == 0
-            for wrong in ({"burst": 2}, {"max_running": 1}):
+            others: list[dict[str, Any]] = [{"burst": 2}, {"max_running": 1}]
+            for wrong in others:
                 with pytest.raises(InvalidOption, match="is a key under the rate of 'api'"):
                     await other.configure(**wrong)
             with pytest.raises(InvalidOption, match="can't be a limit of each key"):

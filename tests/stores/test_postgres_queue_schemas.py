@@ -30,7 +30,10 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         return [] if cursor.description is None else cursor.fetchall()
 
 
-@pytest.mark.parametrize(("number", "own"), [(6, []), (7, OWN), (10, OWN), (11, OWN), (12, OWN), (13, OWN)])
+VERSIONS: Final = [(6, []), *((number, OWN) for number in (7, 10, 11, 12, 13, 14))]
+
+
+@pytest.mark.parametrize(("number", "own"), VERSIONS)
 async def test_keys_and_their_queue_go_on(number: int, own: list[str], empty_postgres_url: str) -> None:
     """Keys a and b have begun three jobs.
 
