@@ -191,9 +191,8 @@ def test_a_handle_without_each_is_refused(portal: BlockingPortal, url: str) -> N
 
     async def both() -> None:
         keyed = IntervalQueue(name, rate=500, each="shared", store=url)
-        others = [
-            IntervalQueue(name, store=url, **options) for options in ({}, {"rate": 500}, {"limits": ["9/s"]})
-        ]
+        made: list[dict[str, Any]] = [{}, {"rate": 500}, {"limits": ["9/s"]}]
+        others = [IntervalQueue(name, store=url, **options) for options in made]
         first = [] if "cluster" in url else ["b"]
         for key in first:
             await others[1][key].run(job)
