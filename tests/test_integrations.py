@@ -218,9 +218,24 @@ def test_a_session_with_an_adapter_travels() -> None:
 @pytest.mark.parametrize("client", ["httpx", "aiohttp", "requests"])
 def test_a_missing_client_is_told_with_its_extra(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, client, None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
     monkeypatch.delitem(sys.modules, f"intervalq.integrations.{client}")
+    monkeypatch.delitem(sys.modules, "intervalq.integrations._httpx", raising=False)
     with pytest.raises(MissingExtra, match=rf"intervalq\[{client}\]"):
         importlib.import_module(f"intervalq.integrations.{client}")
+
+
+@pytest.mark.parametrize("module", ["httpx", "openai"])
+def test_httpx2_is_used_where_only_that_is_installed(module: str) -> None:
+    """It has the same names, so httpx under its name shows what is imported."""
+    code = f"""if True:
+        import sys, httpx
+        sys.modules |= {{"httpx2": httpx, "httpx": None}}
+        from intervalq.integrations import {module} as made
+        print(made.PacedTransport.__mro__[1] is httpx.AsyncBaseTransport)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("True", "")
 
 
 def test_the_package_imports_no_client() -> None:

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Final, cast
 
-import httpx
-
 from intervalq._queue.slot import Slot
 from intervalq.errors import InvalidOption, QueueClosed
+from intervalq.integrations._httpx import httpx
 
 _ANSWER: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 """The fields of a request that bound the length of the answer."""

@@ -9,14 +9,9 @@ from typing import cast
 from intervalq._queue.options import Cost
 from intervalq._queue.queue import IntervalQueue
 from intervalq._queue.slot import Slot
-from intervalq.errors import MissingExtra
+from intervalq.integrations._httpx import httpx
 from intervalq.integrations._pacing import blocking_of, heed, heed_blocking, queue_of
 from intervalq.sync import IntervalQueue as BlockingQueue
-
-try:
-    import httpx
-except ImportError as missing:
-    raise MissingExtra("intervalq.integrations.httpx", "httpx") from missing
 
 
 class PacedTransport(httpx.AsyncBaseTransport, httpx.BaseTransport):

@@ -8,18 +8,13 @@ from contextlib import contextmanager, suppress
 from intervalq._queue.options import Cost
 from intervalq._queue.queue import IntervalQueue
 from intervalq._queue.slot import Slot
-from intervalq.errors import IntervalqError, MissingExtra
+from intervalq.errors import IntervalqError
+from intervalq.integrations._httpx import httpx
 from intervalq.integrations._named_limits import merged, named_limits
-from intervalq.sync import IntervalQueue as BlockingQueue
-
-try:
-    import httpx
-except ImportError as missing:
-    raise MissingExtra("intervalq.integrations.openai", "httpx") from missing
-
 from intervalq.integrations._tokens import most_tokens as most_tokens  # noqa: PLC0414 - users call it
 from intervalq.integrations._tokens import settle_when_read
 from intervalq.integrations.httpx import PacedTransport
+from intervalq.sync import IntervalQueue as BlockingQueue
 
 
 class OpenAITransport(PacedTransport):
