@@ -9,7 +9,6 @@ from typing import Final
 from google.protobuf.message import Message
 
 from intervalq.errors import (
-    ConfigMismatch,
     InboxFull,
     IntervalqError,
     StoreError,
@@ -61,7 +60,6 @@ _CODES: Final = (
     (UnsupportedOperation, Code.UNIMPLEMENTED),
     (Unauthorized, Code.UNAVAILABLE),  # of the service at its store, and not of the client at the service
     (InboxFull, Code.RESOURCE_EXHAUSTED),
-    (ConfigMismatch, Code.INVALID_ARGUMENT),  # the service adopts settings, except for those of keys (`each`)
     (ValueError, Code.INVALID_ARGUMENT),
 )
 

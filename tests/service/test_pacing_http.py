@@ -99,6 +99,12 @@ async def test_keys_on_their_own_and_under_one_rate(http: httpx.AsyncClient) -> 
     await http.put("/all", json={"rate": "1/h"})
     assert (await http.post("/all/slot", json={"key": "a", "each": "shared"})).status_code == 200
     assert (await http.post("/all/slot", json={"key": "b", "each": "shared"})).status_code == 429
+    await http.put("/fast", json={"rate": "1000/s"})
+    assert (
+        await http.post("/fast/slot", json={"key": "a", "each": "shared", "within": 60})
+    ).status_code == 200
+    refused = await http.post("/fast/slot", json={"key": "a", "within": 60})
+    assert (refused.status_code, "this handle has no each=" in refused.json()["detail"]) == (409, True)
 
 
 async def test_requests_of_any_content_are_refused_by_name(http: httpx.AsyncClient) -> None:
