@@ -210,7 +210,7 @@ def test_what_would_lose_something_is_refused(value: object, kind: pa.DataType, 
     ],
 )
 def test_none_where_the_schema_has_no_nulls_is_refused(value: object, kind: pa.DataType) -> None:
-    """Spark trusts the schema: in an array without nulls, it would read a null as 0."""
+    """Spark trusts the schema: a null in an array without nulls would fail the job, with all calls made."""
     with pytest.raises(Unfit, match="a value is None, and the schema says NOT NULL"):
         fitter(kind, nullable=False)(value)
 
