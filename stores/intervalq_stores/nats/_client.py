@@ -12,10 +12,17 @@ from typing import Any, Final
 from nats import errors as driver
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 from intervalq_stores._transport import clear_text
 
 _PREFIX: Final = len("NATS/1.0")
+
+_MAX_BUFFERED: Final = 68 << 20
+"""The largest message in bytes, with what is read ahead: no server passes on more than 64 MiB."""
+
+_MAX_LINE: Final = 1 << 20
+"""The longest line in bytes. A server tells of itself and of its cluster in one."""
 
 PLAIN: Final = "omit tls_ca= and write nats:// for clear text"
 
@@ -50,6 +57,24 @@ def header(message: Msg, name: str) -> str | None:
     return (message.headers or {}).get(name)
 
 
+class _BoundedParser(Parser):
+    """Ends the connection at what no server sends, instead of keeping it, or leaving it without a reader."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        """As the driver calls it.
+
+        Raises:
+            nats.errors.ProtocolError: a line or a message is too long, or has another form.
+        """
+        try:
+            await super().parse(data)
+        except Exception as error:
+            raise driver.ProtocolError from error
+        most = _MAX_LINE if self.state == AWAITING_CONTROL_LINE else _MAX_BUFFERED
+        if self.needed > _MAX_BUFFERED or len(self.buf) > most:
+            raise driver.ProtocolError
+
+
 class QuickClient(Client):
     """Passes messages of a subscription on as they are read, without a queue and a task in between.
 
@@ -58,6 +83,7 @@ class QuickClient(Client):
 
     def __init__(self, *, secure: bool = False) -> None:
         super().__init__()
+        self._ps = _BoundedParser(self)
         self._secure = secure
         """Whether to send nothing before TLS is established, whatever the server or an attacker says."""
         self.direct: dict[int, Callable[[Msg], None]] = {}

@@ -278,10 +278,10 @@ class Connection:
         await self.leave(subscription)
 
     def later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something in the background; if it fails, the connection has ended."""
+        """Do something in the background; if it fails, the connection has ended, or an answer was odd."""
 
         async def do() -> None:
-            with suppress(driver.Error, OSError, StoreError):
+            with suppress(Exception):
                 await work
 
         task = asyncio.ensure_future(do())

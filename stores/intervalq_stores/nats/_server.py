@@ -10,8 +10,8 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Container, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Container, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ import anyio
 
 from intervalq.errors import (
     BackendUnsupported,
+    CorruptState,
     IntervalqError,
     StoreError,
     StoreFull,
@@ -161,6 +162,28 @@ class Server:
             raise
         except Exception as error:
             raise await self._trouble(error, connection, heard) from error
+
+    @contextmanager
+    def expected(self) -> Iterator[None]:
+        """A context that reads answers, which anything may have sent that listens there.
+
+        Raises:
+            CorruptState: one of them has another form.
+            StoreError: JetStream refuses something for a reason that this version doesn't know; or what was
+                to be sent is not Unicode.
+        """
+        try:
+            yield
+        except IntervalqError:
+            raise
+        except Refused as refused:
+            raise StoreError(self.url, f"JetStream refuses it: {refused}") from refused
+        except UnicodeEncodeError as error:
+            raise StoreError(self.url, f"{error}; nothing was done: omit that value") from error
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+            raise CorruptState(
+                self.url, "an answer of the server can't be read: is this a NATS with JetStream?"
+            ) from error
 
     async def guarded(self, connection: Connection, work: Awaitable[A]) -> A:
         """The result of a call that has its own timeout, with errors translated into those of stores."""
@@ -331,7 +354,7 @@ class Server:
         """
         try:
             reply: Any = json.loads(answer.decode())
-        except ValueError:
+        except (ValueError, RecursionError):
             raise StoreUnavailable(
                 self.url, f"the server's answer is not one of JetStream: {answer[:60]!r}"
             ) from None

@@ -36,24 +36,27 @@ class NATSLock(Lock):
 
     async def acquire(self) -> bool:
         """See `Lock.acquire`."""
-        got = await self._put(0)
-        if not got:
-            sequence = await self._mine()  # stored by a call whose answer was lost
-            got = sequence > 0 and await self._put(sequence)
+        with self._stream.server.expected():
+            got = await self._put(0)
+            if not got:
+                sequence = await self._mine()  # stored by a call whose answer was lost
+                got = sequence > 0 and await self._put(sequence)
         if got:
             self.fence = self._sequence
         return got
 
     async def refresh(self) -> bool:
         """See `Lock.refresh`."""
-        return stopwatch() < self.expires and await self._put(self._sequence)
+        with self._stream.server.expected():
+            return stopwatch() < self.expires and await self._put(self._sequence)
 
     async def release(self) -> None:
         """See `Lock.release`."""
-        sequence = await self._mine()
-        if sequence and await self._stream.remove(sequence):
-            connection = await self._stream.connection()
-            await connection.publish(self._freed)
+        with self._stream.server.expected():
+            sequence = await self._mine()
+            if sequence and await self._stream.remove(sequence):
+                connection = await self._stream.connection()
+                await connection.publish(self._freed)
 
     async def _mine(self) -> int:
         sequence, message = await self._stream.last(self._subject)
@@ -82,6 +85,7 @@ class NATSLock(Lock):
                 await release_heard.wait()
             release_heard = anyio.Event()
 
-        connection = await self._stream.connection()
+        with self._stream.server.expected():
+            connection = await self._stream.connection()
         async with connection.subscribed(self._freed, lambda _: release_heard.set()):
             yield freed

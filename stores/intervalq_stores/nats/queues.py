@@ -95,7 +95,8 @@ class NATSStore:
     async def apply(self, queue: str, command: Command, now: int | None = None) -> Answer:
         """See `Store.apply`."""
         async with self._turns:
-            return await self._apply(queue, command, now)
+            with self._server.expected():
+                return await self._apply(queue, command, now)
 
     async def _apply(self, queue: str, command: Command, now: int | None) -> Answer:
         known = self._known(queue)
@@ -132,16 +133,22 @@ class NATSStore:
         self, names: Collection[str] | None = None, now: int | None = None
     ) -> StoredSchedules:
         """See `Scheduling.read_schedules`."""
-        return await self._schedules.read(names, now)
+        with self._server.expected():
+            return await self._schedules.read(names, now)
 
     async def swap_schedule(
         self, name: str, known: str | None, text: str | None, *, earliest: int = 0, now: int | None = None
     ) -> Swapped:
         """See `Scheduling.swap_schedule`."""
-        return await self._schedules.swap(name, known, text, earliest, now)
+        with self._server.expected():
+            return await self._schedules.swap(name, known, text, earliest, now)
 
     async def names(self) -> list[str]:
         """See `Store.names`. Logs without a record are removed."""
+        with self._server.expected():
+            return await self._names()
+
+    async def _names(self) -> list[str]:
         tokens = await self._history.tokens()
         _, _, now = await self._history.clock()
         found: list[str] = []
@@ -183,7 +190,8 @@ class NATSStore:
 
         async with AsyncExitStack() as stack:
             async with self._server.bounded():
-                await self._history.prepare()
+                with self._server.expected():
+                    await self._history.prepare()
                 connection = await self._server.connection()
                 denied = connection.denied
                 subject = self._history.subject(encoded(queue))
@@ -205,7 +213,8 @@ class NATSStore:
         """What an operator should know of the server: pairs of `ok`, `warning` or `error`, and a sentence."""
         from intervalq_stores.nats._advice import advice  # noqa: PLC0415 - only for a manual check
 
-        return await advice(self._history)
+        with self._server.expected():
+            return await advice(self._history)
 
     def _known(self, queue: str) -> Known:
         known = self._queues.get(queue)
@@ -339,7 +348,7 @@ class NATSStore:
 
     def _later(self, work: Callable[[], Awaitable[None]]) -> None:
         async def do() -> None:
-            with suppress(Gap, StoreError):
+            with suppress(Gap, StoreError), self._server.expected():
                 async with self._server.bounded():
                     await work()
 

@@ -89,9 +89,14 @@ class NATSTaskStore:
 
     @contextmanager
     def _seen(self) -> Iterator[None]:
-        """Forget the stream on `StoreUnavailable`: it, or a consumer, may have been removed."""
+        """Forget the stream on `StoreUnavailable`: it, or a consumer, may have been removed.
+
+        Raises:
+            StoreError: an answer can't be read.
+        """
         try:
-            yield
+            with self._stream.server.expected():
+                yield
         except StoreUnavailable:
             self._stream.forget()
             raise
@@ -100,7 +105,8 @@ class NATSTaskStore:
         """See `Pulling.pulled`."""
         from intervalq_stores.nats._task.looks import pulled  # noqa: PLC0415 - needs the extra
 
-        return await pulled(self._stream, queues)
+        with self._seen():
+            return await pulled(self._stream, queues)
 
     def holds(self, session: str, row: Row) -> bool:
         """See `Forgetting.holds`."""
@@ -120,7 +126,8 @@ class NATSTaskStore:
         """What an operator should know of it: pairs of `ok`, `warning` or `error`, and a sentence."""
         from intervalq_stores.nats._task.looks import advice  # noqa: PLC0415 - needs the extra
 
-        return await advice(self._stream)
+        with self._seen():
+            return await advice(self._stream)
 
     @asynccontextmanager
     async def wakeups(self, session: str) -> AsyncIterator[Callable[[], Awaitable[Worked]]]:

@@ -16,6 +16,7 @@ from intervalq.errors import (
     BackendUnsupported,
     CorruptState,
     InsecureTransport,
+    IntervalqError,
     InvalidOption,
     MissingExtra,
     StoreError,
@@ -125,11 +126,29 @@ class Server:
                 "(sqlite://), a JSON file (file://) or memory://",
             ) from None
         try:
-            yield
+            with self.expected():
+                yield
         except TimeoutError as error:
             raise StoreTimeout(self.url, f"no answer within {patience:g} s") from error
         except (self.driver.Error, OSError) as error:
             raise (explain or self.error)(error) from error
+
+    @contextmanager
+    def expected(self) -> Iterator[None]:
+        """A context that reads answers, which anything may have sent that listens there.
+
+        Raises:
+            CorruptState: one of them has another form.
+            UnicodeEncodeError: what was to be sent is not Unicode.
+        """
+        try:
+            yield
+        except (IntervalqError, UnicodeEncodeError):
+            raise
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+            raise CorruptState(
+                self.url, "an answer of the server can't be read: is this a PostgreSQL?"
+            ) from error
 
     async def connect(self) -> Connection:
         """A new connection."""

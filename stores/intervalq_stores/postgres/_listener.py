@@ -27,7 +27,7 @@ class Listener:
         try:
             self._connection.pgconn.consume_input()
             while notice := self._connection.pgconn.notifies():
-                self._note(notice.extra.decode())
+                self._note(notice.extra.decode(errors="replace"))
         except self._error as error:
             self._lose(error)
 

@@ -68,11 +68,13 @@ class PostgresLedgerStore:
         lines = await self._within(self._ask(sql, values), patience)
         if isinstance(command, Drop):
             await self._sweep()
-        return _answer(command, lines)
+        with self._server.expected():
+            return _answer(command, lines)
 
     async def names(self) -> list[str]:
         """See `LedgerStore.names`."""
-        return [name for (name,) in await self._within(self._ask(_NAMES, ()))]
+        with self._server.expected():
+            return [name for (name,) in await self._within(self._ask(_NAMES, ()))]
 
     async def aclose(self) -> None:
         """See `LedgerStore.aclose`."""

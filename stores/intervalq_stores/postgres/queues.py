@@ -118,7 +118,11 @@ class PostgresStore:
 
     async def names(self) -> list[str]:
         """See `Store.names`."""
-        return [name for (name,) in (await self._within(self._ask(_NAMES))).rows]
+        with self._server.expected():
+            names = [name for (name,) in (await self._within(self._ask(_NAMES))).rows]
+            if not all(type(name) is str for name in names):
+                raise TypeError
+            return names
 
     async def aclose(self) -> None:
         """See `Store.aclose`."""

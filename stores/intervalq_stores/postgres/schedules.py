@@ -30,15 +30,17 @@ class PostgresSchedules:
 
     async def read(self, names: Collection[str] | None, now: int | None) -> StoredSchedules:
         """See `Scheduling.read_schedules`."""
-        (at, *_), *rows = await self._ask(_READ, None if names is None else [*names], now)
-        return StoredSchedules(at, {name: text for _, name, text in rows})
+        with self._server.expected():
+            (at, *_), *rows = await self._ask(_READ, None if names is None else [*names], now)
+            return StoredSchedules(at, {name: text for _, name, text in rows})
 
     async def swap(
         self, name: str, known: str | None, text: str | None, earliest: int, now: int | None
     ) -> Swapped:
         """See `Scheduling.swap_schedule`."""
-        [(done, at, stored)] = await self._ask(_SWAP, name, known, text, earliest, now)
-        return Swapped(done, at, stored)
+        with self._server.expected():
+            [(done, at, stored)] = await self._ask(_SWAP, name, known, text, earliest, now)
+            return Swapped(done, at, stored)
 
     async def close(self) -> None:
         """Close the connection; it is made again when it is needed again."""

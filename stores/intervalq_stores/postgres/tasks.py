@@ -70,7 +70,8 @@ class PostgresTaskStore:
     async def apply(self, command: Command[A], now: int | None = None) -> A:
         """See `TaskStore.apply`."""
         try:
-            return await self._apply(command, now)
+            with self._server.expected():
+                return await self._apply(command, now)
         except UnicodeEncodeError as error:
             raise self._error(error) from error
 
@@ -130,13 +131,15 @@ class PostgresTaskStore:
             lines = await self._within(_lines(connection, asked), explain=self._error_within)
         except UnicodeEncodeError as error:
             raise self._error(error) from error
-        return cast("A", asked.read(lines))
+        with self._server.expected():
+            return cast("A", asked.read(lines))
 
     async def page(self, queue: str | None, cursor: str, limit: int) -> tuple[list[Row], str]:
         """Tasks of a queue (None: of all) after `cursor` (empty: the start), and the next cursor, or ''."""
         asked = page(queue, cursor, limit)
-        rows, cursor = asked.read(await self._within(self._ask(asked), _LOOKING))
-        return rows, cursor
+        with self._server.expected():
+            rows, cursor = asked.read(await self._within(self._ask(asked), _LOOKING))
+            return rows, cursor
 
     def wakeups(self, session: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[Worked | None]]]:
         """See `Waking.wakeups`. Behind a pooler there are none."""

@@ -43,6 +43,8 @@ class Claims:
 
     def __init__(self, stream: Stream, session: Session) -> None:
         self.holdings = Holdings(stream, session)
+        self.expected = stream.server.expected
+        """See `Server.expected`."""
         self._stream = stream
         self._pullers: dict[str, list[Puller]] = {}  # unused ones, by queue
         self._asked = 0  # how many tasks the requests in flight may bring

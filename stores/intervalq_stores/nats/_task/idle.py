@@ -47,7 +47,7 @@ class Idle:
                 yield idle
             finally:
                 group.cancel_scope.cancel()
-                with anyio.CancelScope(shield=True), suppress(StoreError):
+                with anyio.CancelScope(shield=True), suppress(StoreError), claims.expected():
                     await idle._give_back()
 
     async def woken(self) -> Worked:
@@ -72,7 +72,7 @@ class Idle:
     async def _wait(self, work: Work, want: Want, scope: anyio.CancelScope) -> None:
         rows: list[Row] = []
         # If a request can't wait at the server, ignore the error: the session polls, and gets it then.
-        with scope, suppress(IntervalqError):
+        with scope, suppress(IntervalqError), self._claims.expected():
             rows = await self._claims.wait(work, 1, _WAIT)
         if self._waiting.get(want) is scope:
             del self._waiting[want]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from intervalq.tasks.rules import Row
+from intervalq.tasks.rules import Row, sound
 from intervalq_stores.postgres._pool import Lines
 from intervalq_stores.postgres._task.statements import Asked
 
@@ -45,7 +45,7 @@ def page(queue: str | None, cursor: str, limit: int) -> Asked:
 
 def _paged(lines: Lines, places: int, limit: int, otherwise: str) -> tuple[list[Row], str]:
     # After the columns of its place, a plain task's line has its kind.
-    rows = [Row(*line[places + (places > 1) :]) for line in lines]
+    rows = [sound(Row(*line[places + (places > 1) :])) for line in lines]
     if len(lines) < limit:
         return rows, otherwise
     return rows, " ".join(map(str, ([_PLAIN_ONES] if places > 1 else []) + [*lines[-1][:places]]))

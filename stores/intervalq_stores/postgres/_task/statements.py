@@ -175,8 +175,8 @@ def _modify(command: Modify, now: int | None, heads: Heads) -> Asked:
         if lines and lines[0][0] == "F":
             raise InboxFull(lines[0][3], lines[0][6], lines[0][7])
         return Modified(
-            inserted=tuple(Row(*line[1:]) for line in lines if line[0] == "i"),
-            changed=tuple(Row(*line[1:]) for line in lines if line[0] == "c"),
+            inserted=tuple(sound(Row(*line[1:])) for line in lines if line[0] == "i"),
+            changed=tuple(sound(Row(*line[1:])) for line in lines if line[0] == "c"),
             existing=tuple((command.inserts[line[7]].id, line[6]) for line in lines if line[0] == "e"),
         )
 
@@ -267,7 +267,7 @@ def _worked(command: Work, lines: Lines, heads: Heads) -> Worked:
     if others:
         lines = [line for line in lines if line[0] == "t"]
     # In a third of the time of Row(...).
-    rows = tuple([tuple.__new__(Row, line[1:]) for line in lines])
+    rows = tuple([sound(tuple.__new__(Row, line[1:])) for line in lines])
     lost_parts = {"lost": [], "ranges": []} if head[5] is None else json.loads(head[5])
     lost = set(lost_parts["lost"])
     firsts = {line[3]: line for line in others if line[0] == "f"}
@@ -362,7 +362,7 @@ def _select(command: Select, now: int | None, heads: Heads) -> Asked:
     del now, heads
     ids = _array(dict.fromkeys(map(uuid_of, command.ids))) if command.ids else None
     values = (command.queue, ids, command.session, command.values, command.limit)
-    return Asked(_SELECT, values, lambda lines: tuple([Row(*line[1:]) for line in lines]))
+    return Asked(_SELECT, values, lambda lines: tuple([sound(Row(*line[1:])) for line in lines]))
 
 
 def _outcomes(command: Outcomes, now: int | None, heads: Heads) -> Asked:
@@ -375,12 +375,12 @@ def _outcomes(command: Outcomes, now: int | None, heads: Heads) -> Asked:
 def _count(command: Count, now: int | None, heads: Heads) -> Asked:
     del heads
     values = (list(command.names), list(command.prefixes), command.limit, now)
-    return Asked(_COUNT, values, lambda lines: tuple([QueueStats(*line) for line in lines]))
+    return Asked(_COUNT, values, lambda lines: tuple([sound(QueueStats(*line)) for line in lines]))
 
 
 def _sessions(command: Sessions, now: int | None, heads: Heads) -> Asked:
     del command, now, heads
-    return Asked(_SESSIONS, (), lambda lines: tuple([Session(*line) for line in lines]))
+    return Asked(_SESSIONS, (), lambda lines: tuple([sound(Session(*line)) for line in lines]))
 
 
 _BATCH: Final = 16  # claims of at least this many tasks take the first ones, see tasks.sql
