@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import Context
@@ -22,6 +23,8 @@ A = TypeVar("A")
 
 URL = "simulated://tasks"
 DEADLINE = 2.0
+TRIES, SPAN = 100, 2.0
+"""How many requests a process sends at most to a store that it can't reach, in how many seconds."""
 CONSUMER = "fetchers"
 MAX_PENDING = 3
 """How many tasks this pull consumer may have unsettled."""
@@ -147,6 +150,7 @@ class Connection:
         self.network = network
         self.process = process
         self.is_cut = False
+        self._tries = deque[float](maxlen=TRIES)
         self.refused_until = 0.0
         """Until when the store refuses what it is asked."""
         self.refused = -math.inf
@@ -160,6 +164,7 @@ class Connection:
         assert now is None
         network, loop = self.network, asyncio.get_running_loop()
         if self.is_cut:
+            self._tried(loop.time())
             await anyio.sleep(network.delay())
             raise StoreUnavailable(URL, "no way to it")
         reply: asyncio.Future[A] = loop.create_future()
@@ -180,6 +185,13 @@ class Connection:
         network.answered(command, sent)
         self.heard(answer)
         return answer
+
+    def _tried(self, at: float) -> None:
+        """Check that a store that can't be reached isn't asked again and again."""
+        self._tries.append(at)
+        if len(self._tries) == TRIES and at - self._tries[0] < SPAN:
+            self.network.broken(f"{self.process.name} asks {TRIES} times in {at - self._tries[0]:.6f} s")
+            self._tries.clear()
 
     def came(self, command: Command[Any], reply: asyncio.Future[Any], answer: object) -> None:
         """Receive an answer."""

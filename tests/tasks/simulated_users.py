@@ -13,7 +13,7 @@ from intervalq.errors import ClaimLost, DependencyError, QueueClosed, StoreError
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Worked
 from simulation.loop import Process, ProcessClock
-from tasks.simulated_network import CONSUMER, MAX_PENDING, Connection
+from tasks.simulated_network import CONSUMER, DEADLINE, MAX_PENDING, Connection
 
 if TYPE_CHECKING:
     from tasks.simulated_process import Worker
@@ -30,6 +30,9 @@ EARLY = 0.11
 
 CLOSES = 0.1
 """Seconds for which those who waited may still learn that their handle was closed."""
+
+ATTEMPT = 3 * DEADLINE
+"""Seconds that a session may need to begin, and a call to claim something, or to find no store."""
 
 LAST = 1.0
 """Seconds that a call waits after its timeout for an answer that is on its way."""
@@ -65,6 +68,8 @@ class User:
             self.process, self.tasks, self.connection = worker.process, worker.tasks, worker.connection
         self._turns = Random(f"{world.seed}:{name}")
         self._call: anyio.CancelScope | None = None
+        self._leases: dict[Claim, float | None] = {}
+        """For how many seconds each claim holds after each call about it; None: without an end."""
 
     async def work(self) -> None:
         """Claim and settle until the run is over."""
@@ -103,6 +108,7 @@ class User:
                 claims = []
             finally:
                 self._judge_call(since, seconds)
+            self._leases = dict.fromkeys(claims, lease)
             if not claims:
                 self._judge_wait(now() - since, seconds)
             return claims
@@ -118,10 +124,14 @@ class User:
         return await pull.fetch(self.dice.choice([1, 2, 5]), seconds, lease=lease)
 
     def _judge_call(self, since: float, seconds: float) -> None:
-        """Check that a call has ended in time: soon after its timeout, or an error."""
+        """Check that a call has ended in time: soon after its timeout, or an error.
+
+        If the store can't be reached, a last attempt may take some time. Who asks once waits for the store.
+        """
         judge, now, who = self.world.judge, self.world.loop.time(), self.process.name
-        last = 0.1 + (LAST if seconds else 0.0)
-        if judge.calm and now - since > seconds + last:
+        last = 0.1 + (LAST if seconds else 0.0) + (0.0 if judge.calm else ATTEMPT)
+        is_judged = judge.calm or (self._worker is None and (seconds or self.world.mix.pulls))
+        if is_judged and now - since > seconds + last:
             self.world.network.broken(f"{who} waited {now - since:.6f} s, not {seconds:g}")
         if since < self.connection.refused < now - 0.1:
             self.world.network.broken(f"{who} waits since {since:.6f}, and was refused")
@@ -198,7 +208,8 @@ class User:
             world.holders.pop(claim.id, None)
 
     def _until(self, claim: Claim, now: float) -> float:
-        return float("inf") if claim._lease is None else now + claim._lease / 1e6 - 0.05
+        lease = self._leases.get(claim)
+        return float("inf") if lease is None else now + lease - 0.05
 
     async def _renew(self, claim: Claim) -> float:
         """Request more time, perhaps twice at once; returns until when the claim holds."""
@@ -212,6 +223,7 @@ class User:
                 group.start_soon(self._renews, claim, lease, lost)
         if lost:
             raise lost[0]
+        self._leases[claim] = lease
         return float("inf") if lease is None else since + lease
 
     async def _renews(self, claim: Claim, lease: float | None, lost: list[ClaimLost | StoreError]) -> None:
@@ -241,6 +253,12 @@ class User:
                     await self.tasks.modify(claim.change(value=claim.value))
             except DependencyError as error:
                 raise claim._lost() from error
+            row, lease = self.world.network.row(claim.id), self._leases.get(claim)
+            is_mine = judge.calm and row is not None and row.session == claim._row.session
+            if is_mine and row is not None and (row.until is None) != (lease is None):
+                self.world.network.broken(
+                    f"{self.process.name} changes {row.json}, and its lease was {lease}"
+                )
         return self._until(claim, since)
 
     async def _settle(self, claim: Claim) -> None:

@@ -81,7 +81,7 @@ class World:
         self.mix = mix
         self.dice, self.seed = Random(seed), seed
         self.network = Network(Random(f"{seed}:network"), lost=mix.lost, slow=mix.slow)
-        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts or mix.refusals)
+        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts or mix.refusals or mix.aways)
         self.steps = 0  # of all workers
         self.judge = Judge(self.network, loop.time, calm=calm)
         self.network.observe, self.network.answered = self.judge.saw, self.judge.answered
@@ -144,14 +144,18 @@ class World:
             worker.process.trap(self.dice.randrange(1, 60), partial(worker.stop, cancel=cancel))
         elif kind == "close":
             worker.process.trap(self.dice.randrange(1, 60), worker.close)
+        elif kind == "away":
+            self._cut(self.dice.choice(self.users).connection, length)
         elif kind == "refuse":
-            self.dice.choice(self._everybody()).connection.refused_until = (
-                self.loop.time() + self.dice.choice([0.01, min(length, 3.0)])
-            )
+            until = self.loop.time() + self.dice.choice([0.01, min(length, 3.0)])
+            self.dice.choice(self._everybody()).connection.refused_until = until
         else:
-            worker.connection.is_cut = True
             worker.seat.back = max(worker.seat.back, self.loop.time() + length)
-            self.at(self.loop.time() + length, setattr, worker.connection, "is_cut", False)
+            self._cut(worker.connection, length)
+
+    def _cut(self, connection: Connection, length: float) -> None:
+        connection.is_cut = True
+        self.at(self.loop.time() + length, setattr, connection, "is_cut", False)
 
     def _stall(self, worker: Worker, length: float) -> None:
         worker.seat.back = max(worker.seat.back, self.loop.time() + length)
@@ -274,11 +278,9 @@ class World:
         self._prepare()
         await self._until(ENDS)
         self.network.is_healthy = True
-        for worker in self.workers:
-            worker.connection.is_cut = False
         for each in self._everybody():
-            each.connection.refused_until = 0.0
-            worker.process.traps.clear()
+            each.connection.is_cut, each.connection.refused_until = False, 0.0
+            each.process.traps.clear()
         fewest, deadline = math.inf, 0.0
         while (left := self._left()) or self.producing:
             # Hundreds of tasks that were lost together run alone, one after the other.
@@ -313,9 +315,7 @@ class World:
             if not worker.process.dead:
                 worker.stop(cancel=False)
         await self._until(self.loop.time() + 40)
-        for process in [each.process for each in self._everybody()]:
-            if process.dead:
-                continue
+        for process in [each.process for each in self._everybody() if not each.process.dead]:
             running = [task for task in process.tasks if not task.done()]
             if running or self.loop.timers(process):
                 self.network.broken(f"{process.name} has ended and has tasks or timers: {running}")

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from intervalq.errors import ClaimLost, StoreUnavailable, Unauthorized
-from intervalq.tasks.rules import Begin, Command, Row, Work
+from intervalq.tasks.rules import Begin, Command, End, Row, Work
 from intervalq.tasks.store import Pulled
 from tasks.fake_store import FakeStore, claimed, handle, until
 from virtual_store import BACKENDS, in_virtual_time
@@ -114,3 +114,69 @@ async def test_a_session_that_is_refused_is_told_to_its_caller_who_may_try_again
         store.fails = lambda _: None
         await (await tasks.claim("q")).ack()
         assert await store.rows() == []
+
+
+@BACKENDS
+@in_virtual_time
+async def test_who_comes_while_no_session_can_begin_waits_no_longer_than_others(backend: str) -> None:
+    store = PullingStore()
+    store.is_down = True
+    async with handle(store) as tasks:
+        for timeout, least in ((0.0, 0), (1.0, 1), (None, 60)):
+            before = anyio.current_time()
+            with pytest.raises(StoreUnavailable):
+                await tasks.claim("q", timeout=timeout)
+            assert least <= anyio.current_time() - before <= least + 2
+        store.is_down = False
+        await tasks.insert("q", 1)
+        await (await tasks.claim("q")).ack()
+
+
+@BACKENDS
+@in_virtual_time
+async def test_who_comes_while_a_session_ends_gets_a_task_of_the_next_one(backend: str) -> None:
+    """The store knows nothing of a session that has ended, so its caller waited for half a minute."""
+    store = PullingStore()
+    async with handle(store) as tasks:
+        await (await claimed(tasks)).ack()
+        await tasks.insert("q", 2)
+        is_ending = anyio.Event()
+
+        async def end_slowly(command: Command[Any]) -> None:
+            if isinstance(command, End):
+                is_ending.set()
+                await anyio.sleep(1)
+
+        store.after = end_slowly
+        async with anyio.create_task_group() as group:
+            group.start_soon(tasks.aclose)
+            await is_ending.wait()
+            before = anyio.current_time()
+            claim = await tasks.claim("q")
+            assert anyio.current_time() - before <= 2
+            await claim.ack()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@BACKENDS
+@in_virtual_time
+async def test_who_waits_for_a_session_that_ends_before_it_could_begin_gets_the_next_one(
+    backend: str, ends: bool
+) -> None:
+    store = PullingStore()
+    async with handle(store) as tasks:
+        await tasks.insert("q", 1)
+        store.is_down, session = True, tasks._session()
+        session.begin()
+        await anyio.sleep(0.1)
+        async with anyio.create_task_group() as group:
+            if ends:
+                group.start_soon(tasks.aclose)
+                await until(lambda: session._closing)
+            group.start_soon(_back, store)
+            await (await tasks.claim("q", timeout=20)).ack()
+
+
+async def _back(store: PullingStore) -> None:
+    await anyio.sleep(1)
+    store.is_down = False

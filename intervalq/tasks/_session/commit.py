@@ -20,7 +20,15 @@ from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._session.ports import OwnSession
 from intervalq.tasks._spec.outcome import is_dead
 from intervalq.tasks.rules import Beat, Change, Delete, Depend, Insert, Modify, Row, Select, Work
-from intervalq.tasks.store import MAX_ROWS, Isolation, Transaction, Transactional, refuse_inserts
+from intervalq.tasks.store import (
+    MAX_ROWS,
+    Isolation,
+    Pulling,
+    TaskStore,
+    Transaction,
+    Transactional,
+    refuse_inserts,
+)
 
 
 async def ack_with(
@@ -250,6 +258,17 @@ def refuse_plain(claim: Claim, what: str) -> None:
         raise InvalidOption(
             f"a plain task of queue {claim.queue!r} can't have {what}: insert such tasks with insert(), "
             "not put()"
+        )
+
+
+def refuse_report(claim: Claim, store: TaskStore) -> None:
+    """Refuse a report on the work on a task where none can be kept."""
+    refuse_plain(claim, "a report on the work on it")
+    if isinstance(store, Pulling):
+        raise UnsupportedOperation(
+            store.url,
+            "this store can't keep a report, because a task that keeps its claim can't be changed: omit "
+            "progress=, note= and checkpoint=",
         )
 
 

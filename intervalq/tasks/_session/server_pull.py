@@ -30,9 +30,9 @@ async def pull(session: OwnSession, store: Pulling, work: Work, timeout: float |
     end = now() + (math.inf if timeout is None else timeout)
     outage = LoopOutage()
     while True:
-        if work.session != (id_ := await session.ready()):
-            work = replace(work, session=id_)
         try:
+            if work.session != (id_ := await session.ready()):
+                work = replace(work, session=id_)
             rows = await store.pull(work, max(0.0, min(end - now(), _MAX_WAIT)))
         except StoreUnavailable:
             if outage.failed() or now() >= end:

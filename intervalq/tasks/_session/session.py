@@ -14,19 +14,13 @@ import anyio
 
 from intervalq._timing.backends import EventWaker, spawn, wakers
 from intervalq._timing.heartbeat import Heartbeat
-from intervalq.errors import (
-    IntervalqError,
-    QueueClosed,
-    StoreError,
-    StoreUnavailable,
-    UnsupportedOperation,
-)
+from intervalq.errors import IntervalqError, QueueClosed, StoreError, StoreUnavailable
 from intervalq.tasks._claim.endings import unused
 from intervalq.tasks._claim.task import Claim
 from intervalq.tasks._claim.values import USUAL, Form
 from intervalq.tasks._session.alone import RunAlone
 from intervalq.tasks._session.batcher import Batcher
-from intervalq.tasks._session.commit import ack_with, commit, refuse_plain
+from intervalq.tasks._session.commit import ack_with, commit, refuse_report
 from intervalq.tasks._session.demand import Demand, Request, WaitingCalls
 from intervalq.tasks._session.server_pull import pull
 from intervalq.tasks._session.server_pull import settle as settle_one
@@ -140,13 +134,20 @@ class WorkSession:
         return request.claims
 
     async def ready(self) -> str:
-        """The id of the session, which begins now if there was none."""
-        self.begin()
-        if not self._begun.is_set():
+        """The id of the session, which begins now if there was none, or once the one before has ended.
+
+        Raises:
+            StoreError: it could not begin. If the store was unreachable, this goes on to be tried.
+        """
+        while True:
+            while self._running and self._closing:
+                await self._ended.wait()
+            self.begin()
+            if self._begun.is_set():
+                return self.batcher.session
             await self._begun.wait()
-        if self._error is not None:
-            raise self._error
-        return self.batcher.session
+            if self._error is not None:
+                raise self._error
 
     def _without(self, callers: WaitingCalls) -> None:
         name = (callers.queues, callers.lease, callers.most)
@@ -193,7 +194,7 @@ class WorkSession:
             report: gives what is known of the work from what was known before; None: that stays.
         """
         if report is not None:
-            self._check_report(claim)
+            refuse_report(claim, self.store)
         while (settle := self._renewals.get(claim)) is not None and (
             settle.is_answered or settle.lease != lease or report is not None
         ):
@@ -210,15 +211,6 @@ class WorkSession:
         await self.renewed(claim)
         settle.check()
         claim._lease = lease
-
-    def _check_report(self, claim: Claim) -> None:
-        refuse_plain(claim, "a report on the work on it")
-        if self._pulling is not None:
-            raise UnsupportedOperation(
-                self.store.url,
-                "this store can't keep a report, because a task that keeps its claim can't be changed: omit "
-                "progress=, note= and checkpoint=",
-            )
 
     async def renewed(self, claim: Claim) -> None:
         """Wait for a renewal in flight, to know the version after it."""
@@ -318,7 +310,8 @@ class WorkSession:
                             self.batcher.lose_all()
         except Exception as error:
             log.exception("session %s ends", self.batcher.session)
-            self.batcher.fail(StoreError(self.store.url, f"it raised an undocumented error: {error!r}"))
+            self._error = StoreError(self.store.url, f"it raised an undocumented error: {error!r}")
+            self.batcher.fail(self._error)
         finally:
             self._running = False
             self.batcher.lose_all()
@@ -339,6 +332,9 @@ class WorkSession:
             except StoreUnavailable as error:
                 if self._closing:
                     return False
+                self._error = error
+                self._begun.set()  # those who wait for it know how long they want to
+                self._begun = anyio.Event()
                 await self.batcher.bear(error)
             except IntervalqError as error:
                 self.batcher.fail(error)
@@ -346,7 +342,7 @@ class WorkSession:
                 self._begun.set()
                 return False
             else:
-                self.batcher.session = session
+                self.batcher.session, self._error = session, None
                 self._begun.set()
                 return True
 
