@@ -190,8 +190,8 @@ def report(log: Path) -> None:
     tried_of, found, simulated = Counter[str](), Counter[str](), Counter[str]()
     for line in lines(log):
         module = line["module"]
-        if not line["found"] and is_same(module, line["number"]):
-            continue
+        if line["by"] in {"", "tests"} and is_same(module, line["number"]):
+            continue  # a test may notice what breaks no promise
         tried_of[module] += 1
         found[module] += bool(line["found"])
         simulated[module] += line["by"] in {"simulation", "keys", "model"}

@@ -58,6 +58,12 @@ Mixes
     reclaims     tickets are reclaimed, or the interval grows, around the time of grants
     exact        timers that are exact, and clocks that go on while they are read: processes watch them
     joins        handles with different settings, of which some are started later
+    owing        long outages and closed handles, while most jobs took more than their estimates
+    unlike       handles with different limits, which are changed, and records that are lost
+    paused       many pauses of a queue, late timers, and wake-ups that come only after a while
+    faint        a tolerance below the latency of the store, and a limit of running jobs
+    spoilt       limits, late timers and stalls: slots are missed, and nobody needs what they took
+    roomy        limits without faults, few jobs, and cancelled ones
     all          most faults at once
 
     In every mix, queues are paused, cooled down, reclaimed, reconfigured and inspected; jobs are cancelled,
@@ -110,10 +116,15 @@ What is checked, from outside and in true time
                 notable part of the spacing, and states the spacing that follows from that error
     settlements what a job took is reported as it is, with the cell of its slot, within a second, or within
                 five seconds while the queue is held; units that it did not need are sent once, those beyond
-                its estimate until a request is answered
+                its estimate until a request is answered, or the handle is closed. A request is sent for that
+                alone only after this time. Missed slots give back what they took
     polls       a process that waits for the end of a hold asks within 0.5 s of it, or within 5 s if the store
-                sends wake-ups, of which one may be lost; at the end of a pause that it knows, also from the
-                answer to another command, it asks at once
+                sends wake-ups, of which one may be lost, or at once if none can be lost; at the end of a
+                pause that it knows, also from the answer to another command, it asks at once. So it does in
+                a full queue for the slot of a thread that came too late
+    answers     a slot that has come is granted, or another one issued, by the first request that is in time
+    room        with limits and without faults, a job that comes alone begins an interval after the last one
+                if all windows have room
     windows     in any window of a limit, plus its jitter, or from one fixed edge to the next, jobs take at
                 most what the limit allows, counting what each really took, at the time when it began
     closing     a closed handle starts only jobs that it is to drain, and does start those; when its process
@@ -146,11 +157,12 @@ Allowances, each limited to what can't be known
                 that can't reach the store while its handle is being closed leaves its leases to expire
     windows     starts in slots from before a step of the store's clock count where they would be without
                 it. What a job took beyond its estimate delays the tickets that are issued once the store
-                knows of it. Nothing is judged after a request that gives units back has arrived twice
+                knows of it. Nothing is judged after a request that gives units back has arrived twice, or
+                once the store has lost writes
     deadlines   refusals are not judged once the store's clock was stepped or it lost writes; nor what is
                 told, if requests or answers were lost. `add` doesn't ask before a job waits
     settlements nothing is expected for a slot that no longer counts, or of a process that has died or was
-                closed
+                closed, or once the store has lost writes
     costs       not judged if the store was unreachable, lost writes, or was paused
     progress    not judged if jobs cost several slots: a slot too cheap for the next job is skipped
     new records whether the record after a lost one begins with a quiet interval can't be told from the one

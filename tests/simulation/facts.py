@@ -177,6 +177,10 @@ class Facts:
     """When the store last counted each ticket's job as running."""
     blur: float = 0.0
     """By how much answers may misstate the store's clock, and say so, in seconds."""
+    lossless: bool = False
+    """Whether no message is lost or slow, wake-ups included."""
+    subscribes: float = 0.0
+    """How long it takes until a process that listens for wake-ups gets them, in seconds."""
     copies: bool = False
     """Whether requests may reach the store twice: a late copy renews the lease of a job that has ended."""
     overtaken: set[Process] = field(default_factory=set)

@@ -18,7 +18,7 @@ from intervalq.rules import Answer, Command, Finish, Resume, State
 from intervalq.store import DocumentStore, Step, T
 from simulation.loop import Process
 from simulation.messages import answer_of, listening, result_of
-from simulation.mixes import Mix
+from simulation.mix import Mix
 from simulation.observer import Observer
 from simulation.plans import Route
 
@@ -86,6 +86,8 @@ class Network:
         """Cancels a job of a process after a delay in seconds."""
         self.reclaim: Callable[[float], None] = lambda _: None
         """Reclaims all tickets, or sets a longer interval, after a delay in seconds."""
+        self.subscribes = mix.subscribes
+        """How long it takes until a process that listens gets wake-ups, in seconds."""
         self._mix = mix
         self._random = random
 
@@ -256,5 +258,7 @@ class WakingConnection(Connection):
         if self.is_cut:
             raise StoreUnavailable(URL, "no route to it")
         heard = partial(self.network.observer.woken, self.process)
+        if self.network.subscribes:
+            await anyio.sleep(self.network.subscribes)
         async with listening(self.network.listeners, self, heard) as woken:
             yield woken

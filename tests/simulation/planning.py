@@ -7,9 +7,10 @@ from random import Random
 from typing import Any
 
 from simulation.deadlines import add_deadlines
-from simulation.mixes import CHANGES, Mix
+from simulation.mix import Mix
+from simulation.mixes import CHANGES
 from simulation.plans import Plan, PlannedJob, PlannedProcess, Route
-from simulation.windows import add_windows
+from simulation.windows import add_windows, differ
 
 
 def plan(mix: Mix, seed: str) -> Plan:
@@ -18,7 +19,9 @@ def plan(mix: Mix, seed: str) -> Plan:
     if mix.joins:
         _join(planned, Random(f"{seed}:joins"))
     if mix.windows:
-        add_windows(planned, Random(f"{seed}:windows"))
+        add_windows(planned, Random(f"{seed}:windows"), mix.overruns)
+    if mix.windows and mix.joins:
+        differ(planned, Random(f"{seed}:limits"))
     if mix.deadlines:
         add_deadlines(planned, Random(f"{seed}:deadlines"))
     if mix.busy or mix.slow_threads:
@@ -279,6 +282,9 @@ class _Planner:
             )
             changed = random.choice(amount) if amount else round(self.interval * self.spread(0.25, 4), 6)
             verbs.append((self.moment(), None, verb, changed))
+        for _ in range(random.randint(1, self.mix.pauses) if self.mix.pauses else 0):
+            at = self.moment()
+            verbs += [(at, None, "pause", 0), (at + self.spread(0.01, 1), None, "resume", 0)]
         if self.likely(0.05):
             verbs.append((self.moment(), random.choice(names), "reclaim", 0))
         if self.likely(0.3):

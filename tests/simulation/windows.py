@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -14,7 +15,7 @@ _FIXED: Final = (1, 2, 5, 10, 20, 30, 60)
 """The windows, in seconds, that some limits have from one edge to the next."""
 
 
-def add_windows(plan: Plan, random: Random) -> None:
+def add_windows(plan: Plan, random: Random, overruns: float) -> None:
     """Give a plan one to three limits that take effect, and let its jobs take units of them."""
     units = random.sample(_UNITS, random.randint(1, 3))
     plan.limits = tuple(_limit(plan.interval, unit, place, random) for place, unit in enumerate(units))
@@ -25,7 +26,7 @@ def add_windows(plan: Plan, random: Random) -> None:
         for name in ("burst", "max_running", "tolerance"):
             process.options.setdefault(name, getattr(plan, name))
         for job in process.jobs:
-            _take(job, plan.limits, random)
+            _take(job, plan.limits, random, overruns)
 
 
 def _limit(interval: float, unit: str, place: int, random: Random) -> Limit:
@@ -43,7 +44,7 @@ def _limit(interval: float, unit: str, place: int, random: Random) -> Limit:
     return Limit(most if unit == "starts" else 10 * most, window, unit, jitter, edge)
 
 
-def _take(job: PlannedJob, limits: tuple[Limit, ...], random: Random) -> None:
+def _take(job: PlannedJob, limits: tuple[Limit, ...], random: Random, overruns: float) -> None:
     starts = [limit.most for limit in limits if limit.unit == "starts"]
     job.cost = min([job.cost, *starts])
     room = {limit.unit: limit.most for limit in limits if limit.unit != "starts"}
@@ -53,11 +54,20 @@ def _take(job: PlannedJob, limits: tuple[Limit, ...], random: Random) -> None:
     job.units = {unit: random.choice((0, 1, 10, most // 3, most)) for unit, most in room.items()}
     job.units = {unit: min(room[unit], units) for unit, units in job.units.items()}
     if random.random() < 0.7:
-        job.took = {unit: _took(units, random) for unit, units in job.units.items() if units}
+        job.took = {unit: _took(units, random, overruns) for unit, units in job.units.items() if units}
 
 
-def _took(units: int, random: Random) -> int:
+def _took(units: int, random: Random, overruns: float) -> int:
     """What a job with this estimate really takes: mostly less, sometimes more."""
-    if random.random() < 0.1:
+    if random.random() < overruns:
         return units + random.randint(1, 20)
     return random.choice((0, units // 2, units, random.randint(0, units)))
+
+
+def differ(plan: Plan, random: Random) -> None:
+    """Give some handles other limits than their queue has. Those that judges know are the widest."""
+    wider = tuple(replace(limit, most=2 * limit.most) for limit in plan.limits)
+    for process in plan.processes:
+        if random.random() < 0.4:
+            process.options["limits"] = wider
+    plan.limits = wider

@@ -54,6 +54,7 @@ class World:
         self.queue = f"{QUEUE}:{_KEY}" if self.plan.keyed else QUEUE
         self.seen = Observer(self._time, 1 + self.plan.store_ppm / 1e6)
         self.seen.copies, self.seen.blur = self.mix.again > 0, self.mix.blur
+        self.seen.lossless, self.seen.subscribes = not (self.mix.lost or self.mix.slow), self.mix.subscribes
         self.users = Users(self.seen)
         self.records = Records(self.plan.store_base, self.plan.store_ppm)
         self.seen.store = self.records.now

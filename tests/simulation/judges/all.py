@@ -20,11 +20,11 @@ from simulation.judges.deadlines import (
 )
 from simulation.judges.ends import agreed, closing, fates, handed, kept, moved, remembered
 from simulation.judges.findings import GRAIN, Findings, named
-from simulation.judges.running import lapses, leases, limits, renewals, reported
+from simulation.judges.running import again, lapses, leases, limits, renewals, reported
 from simulation.judges.settlements import settlements
-from simulation.judges.slots import announced, placed, revoked, surely, told
+from simulation.judges.slots import announced, decided, placed, revoked, surely, told
 from simulation.judges.starts import Starts
-from simulation.judges.thrift import asked, expected, repeats, turns, wasted
+from simulation.judges.thrift import asked, expected, repeats, roomy, turns, wasted
 from simulation.judges.wakefulness import freed, on_time, outages, polls, unused, wakeups
 from simulation.judges.warnings import warned
 from simulation.judges.windows import windows
@@ -51,6 +51,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         given_back,
         starts,
         announced,
+        decided,
         surely,
         revoked,
         placed,
@@ -81,8 +82,10 @@ def judge(seen: Observer, plan: Plan) -> None:
         freed,
         renewals,
         lapses,
+        again,
         closing,
         wasted,
+        roomy,
         asked,
         expected,
         turns,

@@ -95,18 +95,22 @@ def agreed(seen: Observer, plan: Plan) -> Findings:
         changes = any(isinstance(command, Configure) for _, command in commands)
         if changes and mode != "update":
             yield commands[-1][0], f"{process.name} changed settings, with on_mismatch={mode!r}"
-        since = min((at for at, command in commands if not isinstance(command, Inspect)), default=0.0)
+        since, own_changes = (
+            min((at for at, sent in commands if not isinstance(sent, Inspect)), default=0.0),
+            0,
+        )
         joined: str | None = None
-        for at, command, answer in seen.answers[process]:
+        answers = zip(seen.exchanges[process], seen.answers[process], strict=True)
+        for (asked, _), (at, command, answer) in answers:
             if isinstance(command, Inspect) or answer.refused or answer.state is None:
                 continue
             joined = joined or answer.state.generation
             if answer.state.generation != joined:
                 break  # the record was lost, and another process made it anew, with its settings
             if isinstance(command, Configure):
-                since = at
+                since, own_changes = asked, 1
                 continue
-            changed = any(since < change <= at for change in seen.changes)
+            changed = sum(since < change <= at for change in seen.changes) > own_changes
             if mode != "adopt" and answer.state.settings != own and not changed:
                 yield at, f"{process.name} works with other settings than its own, {own}"
             break

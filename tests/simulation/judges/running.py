@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from intervalq._shard.leases import LEASE
-from intervalq.rules import Finish
+from intervalq.rules import Advance, Finish
 from simulation.facts import Start
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.loop import Process
@@ -163,3 +163,27 @@ def _is_kept(seen: Observer, process: Process, begin: float, end: float) -> bool
     if _is_stopped(seen, process, begin, end):
         return True
     return any(begin < back <= end and back - sent > LEASE / 1e7 for sent, back in seen.exchanges[process])
+
+
+def again(seen: Observer, plan: Plan) -> Findings:
+    """In a full queue, a process asks at once for the slot of a thread that came too late: it has its place.
+
+    Not judged if another job was granted a later slot, or the queue is paused.
+    """
+    planned = {each.name: each for each in plan.processes if each.turn is None}
+    for job in seen.jobs:
+        process = job.process
+        if process.name not in planned or seen.failures[process]:
+            continue
+        slowest = max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
+        gone = min(each.get(process, FAR) for each in (seen.died, seen.closed))
+        for ticket, (_, at) in zip(job.came_late, job.in_hand, strict=False):
+            state = next((state for when, _, state in reversed(seen.history) if when <= at), None)
+            if state is None or not state.full or state.held_until or state.held_since is None:
+                continue
+            end = at + 2 * slowest + planned[process.name].lateness + _SOON
+            if ticket not in state.running or ticket < state.current or min(gone, seen.time()) < end:
+                continue
+            asked = [sent for sent, command in seen.commands[process] if isinstance(command, Advance)]
+            if not any(at <= sent <= end for sent in asked) and not _is_stopped(seen, process, at, end):
+                yield end, f"the thread of job {job.number} was late for ticket {ticket}, and nobody asks"

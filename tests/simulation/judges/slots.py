@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from intervalq.rules import Advance
 from simulation.facts import ObservedJob
 from simulation.judges.clocks import ClockKnowledge, blur
 from simulation.judges.findings import GRAIN, Findings, named
@@ -17,6 +18,9 @@ _SOON: Final = 0.2
 
 _LULL: Final = 1.0
 """Seconds after which a process without jobs has no unused tickets left."""
+
+_PROMPT: Final = 0.1
+"""A request that takes longer may be too late for its slot, in seconds."""
 
 
 def announced(seen: Observer, plan: Plan) -> Findings:
@@ -133,3 +137,28 @@ def surely(seen: Observer, plan: Plan) -> Findings:
         early = min(grant.opens for grant in start.grants) - start.at
         if early > GRAIN:
             yield start.at, f"{named(start)} began {early:.6f} s before its slot, and was to wait for it"
+
+
+def decided(seen: Observer, plan: Plan) -> Findings:
+    """A request for a slot that has come is answered: the slot is granted, or another one is issued.
+
+    Not if the request took long, also because it waited for another one of its process, or if that had to
+    hear of a late grant first.
+    """
+    del plan
+    if seen.steps or seen.copies:
+        return
+    for process, answers in seen.answers.items():
+        slow = {*seen.failures[process], *(end for _, end in seen.withdrawn[process])}
+        slow |= {back for sent, back in seen.exchanges[process] if back - sent > _PROMPT}
+        for (sent, back), (_, command, answer) in zip(seen.exchanges[process], answers, strict=True):
+            state = answer.state
+            if not isinstance(command, Advance) or not command.slots or answer.granted or answer.missed:
+                continue
+            if state is None or answer.refused or state.held_since is not None or slow & {sent, back}:
+                continue
+            mark, slot = command.high_water_mark, command.slots[0]
+            if mark is None or mark.late_total != state.late_total or answer.healed:
+                continue
+            if command.generation == state.generation and slot.due <= state.clock(answer.now):
+                yield back, f"{process.name} asked for ticket {slot.ticket}, which had come, in vain"

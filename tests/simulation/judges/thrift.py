@@ -42,6 +42,9 @@ _REPEATS: Final = 40
 _SETTLED: Final = 4
 """Seconds between two questions whether a slot may come sooner, on average."""
 
+_SLACK: Final = 0.1
+"""The part of a window, and of an interval, that a limit may waste."""
+
 _LATE: Final = 0.01
 """Allowance for timers of processes without faults, and for rounding, in seconds."""
 
@@ -99,6 +102,50 @@ def expected(seen: Observer, plan: Plan) -> Findings:
                 start.at,
                 f"job {start.job.number} was given ticket {ticket}, and began with {start.ticket}",
             )
+
+
+def roomy(seen: Observer, plan: Plan) -> Findings:
+    """Without faults, a job that comes alone begins an interval after the last one if windows have room.
+
+    All jobs count with their estimates, or with what they took, whichever is more, and for longer than a
+    window. With an edge, windows are those of the store's clock; these are not judged.
+    """
+    rules = [limit.rule() for limit in plan.limits]
+    if not rules or any(rule.edge is not None for rule in rules) or any(job.plan.fails for job in seen.jobs):
+        return
+    if not _is_calm(seen, plan, cancels=True):
+        return
+    trips, tolerance = _TRIPS * _slowest(seen), min(seen.tolerances.values(), default=0.0)
+    for start in seen.starts:
+        job = start.job
+        others = [each for each in seen.jobs if each is not job and each.added < start.at]
+        if any(_left(each) > job.added - trips for each in others) or start is not job.starts[0]:
+            continue
+        before = [each for each in seen.starts if each.at < start.at]
+        soonest = max([job.added, *(each.at + plan.interval for each in before)])
+        until = soonest + trips + tolerance + plan.burst * plan.interval * _SLACK + _LATE
+        late = [
+            (rule.window + rule.jitter) / 1e6 * (1 + _SLACK) + plan.burst * plan.interval + tolerance
+            for rule in rules
+        ]
+        has_room = all(
+            _takes(start, rule.unit)
+            + sum(_takes(each, rule.unit) for each in before if each.at > soonest - length)
+            <= rule.most
+            for rule, length in zip(rules, late, strict=True)
+        )
+        if has_room and start.at > until:
+            yield (
+                start.at,
+                f"{named(start)} came alone at {job.added:.6f}, and could have begun by {until:.6f}",
+            )
+
+
+def _takes(start: Start, unit: str) -> int:
+    """What a job takes of a limit at most."""
+    if unit == STARTS:
+        return start.job.plan.cost
+    return max(start.job.plan.units.get(unit, 0), start.took.get(unit, 0))
 
 
 def turns(seen: Observer, plan: Plan) -> Findings:
@@ -204,18 +251,18 @@ def _looks(seen: Observer, process: Process) -> int:
     return _LOOKS if longest * 3 > min(seen.tolerances.values(), default=0.0) * 2 else 0
 
 
-def _is_calm(seen: Observer, plan: Plan) -> bool:
-    """Whether there were no faults or holds, and every job was to begin in one slot."""
+def _is_calm(seen: Observer, plan: Plan, *, cancels: bool = False) -> bool:
+    """Whether there were no faults or holds, and every job was to begin in one slot; perhaps not all did."""
     news = (
         seen.holds, seen.changes, seen.losses, seen.steps, seen.limited, seen.stalls, seen.reclaims,
         seen.closed, seen.died, seen.copies, any(seen.failures.values()),
     )  # fmt: skip
     if any(news) or any(each.turn is not None or each.lateness > _LATE / 2 for each in plan.processes):
         return False
-    if any(job.cancelled or job.came_late for job in seen.jobs):
+    if any((job.cancelled and not cancels) or job.came_late for job in seen.jobs):
         return False
     return all(
-        job.plan.cost == 1 and job.plan.cancelled_after is None and job.plan.timeout is None
+        job.plan.cost == 1 and job.plan.timeout is None and (cancels or job.plan.cancelled_after is None)
         for job in seen.jobs
     )
 

@@ -51,7 +51,10 @@ def wakeups(seen: Observer, plan: Plan) -> Findings:
 
 
 def polls(seen: Observer, plan: Plan) -> Findings:
-    """A process that waits for the end of a hold asks soon after it, even if its wake-up was lost."""
+    """A process that waits for the end of a hold asks soon after it, even if its wake-up was lost.
+
+    If none can be lost, it asks when it is woken, or has begun to listen.
+    """
     if any(process.turn is not None for process in plan.processes) or seen.losses or seen.steps:
         return
     held = [state is not None and state.held_since is not None for _, _, state in seen.history]
@@ -62,7 +65,8 @@ def polls(seen: Observer, plan: Plan) -> Findings:
             continue
         heard = [(at, answer) for at, sent, answer in answers if isinstance(sent, Advance)]
         times = [at for at, _ in heard]
-        most = _POLL[plan.waking] + lateness[process.name] + _SOON
+        hears = plan.waking and seen.lossless
+        most = (seen.subscribes if hears else _POLL[plan.waking]) + lateness[process.name] + _SOON
         slowest = max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
         most += 2 * slowest
         for at in ends:

@@ -23,9 +23,9 @@ def windows(seen: Observer, plan: Plan) -> Findings:
     What a job takes counts at its start. What it takes beyond its estimate counts once the store knows of it,
     and delays only jobs whose tickets are issued after that. A request that gives units back and reaches
     the store twice gives them back twice: nothing is judged after it. An error of the clock that is reported
-    after a ticket was issued doesn't apply to that ticket.
+    after a ticket was issued doesn't apply to that ticket. What the store has lost doesn't count.
     """
-    if not plan.limits:
+    if not plan.limits or seen.losses:
         return
     ways = ClockKnowledge(seen)
     placed = sorted([(_clock(seen, plan, start), place) for place, start in enumerate(seen.starts)])
