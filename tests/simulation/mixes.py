@@ -320,6 +320,17 @@ MIXES: Final = {
         jobs=(8, 25),
         bursts=(1, 1, 2),
     ),
+    "roomy": Mix(
+        windows=True,
+        longer=4.0,
+        interval=(0.1, 1.0),
+        jobs=(15, 40),
+        near=True,
+        limited=0.0,
+        cancelled=0.4,
+        closes=0.0,
+        verbs=False,
+    ),
     "spoilt": Mix(
         windows=True,
         longer=3.0,
