@@ -65,6 +65,13 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
             "org.x.Spark",
         ),
         ("\n  File x\nintervalq.errors.StoreError: gone\n\tat org.x", "intervalq.errors.StoreError: gone"),
+        (
+            (
+                "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+                "  File \"x\"\n    ^^^\nModuleNotFoundError: No module named 'intervalq'\n SQLSTATE: 38000"
+            ),
+            "ModuleNotFoundError: No module named 'intervalq'",
+        ),
         ("", "it gave no reason"),
     ],
 )
