@@ -73,7 +73,8 @@ def cause(error: BaseException) -> str:
     """The line in the error of a Spark job that names the cause: intervalq's, or else Python's."""
     text = str(error)
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip(" :\t")]
-    ours = [line for line in lines if line.startswith(("intervalq.errors.", "intervalq._run_errors."))]
+    lines = [line.replace("intervalq._run_errors.", "intervalq.errors.") for line in lines]
+    ours = [line for line in lines if line.startswith("intervalq.errors.")]
     raised = re.findall(r"^Traceback .*\n(?:[ \t].*\n)+(\S.*)", text, re.MULTILINE)
     others = [line for line in lines if not line.startswith("An error occurred while calling")]
     return (ours or raised or others or ["it gave no reason"])[0][:_MAX_CAUSE]

@@ -65,6 +65,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureF
             "org.x.Spark",
         ),
         ("\n  File x\nintervalq.errors.StoreError: gone\n\tat org.x", "intervalq.errors.StoreError: gone"),
+        ("Traceback x\n  File x\nintervalq._run_errors.RunChanged: no", "intervalq.errors.RunChanged: no"),
         (
             (
                 "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
