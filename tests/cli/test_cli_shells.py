@@ -41,6 +41,29 @@ from intervalq.errors import InvalidOption
         "sh -c{} x",
         "sh -c 'sh -c \"echo {}\"'",
         "sh x; sh -c {}",
+        "fish -c 'echo {}'",
+        "fish --command='echo {}'",
+        "tcsh -fc 'echo {}'",
+        "xargs sh -c 'echo {}'",
+        "find . -exec sh -c 'echo {}' x",
+        "python -c 'print(\"{}\")'",
+        "/usr/bin/python3.11 -I -Wignore -c 'print({name})'",
+        "python3 -W ignore -c",
+        "python3 -Ic{}",
+        "perl -e 'print \"{}\"'",
+        "perl -I lib -ne 'print {}'",
+        "ruby -r json -e 'puts {}'",
+        "node --eval='{}'",
+        "node -p '{}'",
+        "php -r 'echo {};'",
+        "env -S 'sh -c {}'",
+        "env -i A=1 --split-string='sh -c {}'",
+        "su -c 'echo {}' ann",
+        "su - ann -c 'echo {}'",
+        "su ann --command 'echo {}'",
+        "runuser -u ann -c 'echo {}'",
+        "flock /tmp/lock -c 'echo {}'",
+        "script -qc 'echo {}' /dev/null",
     ],
 )
 def test_a_script_with_a_field_in_it_is_refused(command: str) -> None:
@@ -65,10 +88,66 @@ def test_a_script_with_a_field_in_it_is_refused(command: str) -> None:
         "sh -c 'a() { echo; }; a'",
         "/bin/shred -c {}",
         "",
+        "python script.py -c {}",
+        "python -c 'import sys; print(sys.argv[1])' {}",
+        "python -m module -c {}",
+        "python3 -W ignore script.py {}",
+        "perl -e 'print shift' {}",
+        "perl script.pl -e {}",
+        "env A=1 echo {}",
+        "flock /tmp/lock grep -c {}",
+        "su ann script {}",
+        "gcc -c {}",
+        "head -c {} x",
+        "bash -c 'ssh host \"echo ${1@Q}\"' bash {}",
+        "ssh {} uptime",
+        "ssh -p 22 -o BatchMode=yes -- {} uptime",
+        "ssh",
+        "scp {} host:",
     ],
 )
 def test_what_hands_a_line_over_is_not(command: str) -> None:
     refuse_scripts(tuple(shlex.split(command)))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ssh host echo {}",
+        "ssh host 'echo \"{}\"'",
+        "ssh -p 22 -tt ann@host -- echo {name}",
+        "ssh -o BatchMode=yes host uptime",
+        "ssh -p22 host",
+        "ssh -- host {}",
+        "timeout 5 /usr/bin/ssh host {}",
+    ],
+)
+def test_a_command_for_another_machine_with_a_field_in_it_is_refused(command: str) -> None:
+    with pytest.raises(InvalidOption, match=r"quote it, as in bash -c 'ssh HOST"):
+        refuse_scripts(tuple(shlex.split(command)))
+
+
+ODD = [
+    "$(touch harm)",
+    "`touch harm`",
+    "a'; touch harm; '",
+    'a"; touch harm; "',
+    "-e x",
+    "--",
+    "a  b\t*",
+    "{}",
+]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "python"])
+def test_what_the_documentation_says_passes_any_line_on(intervalq: CommandLine, shell: str) -> None:
+    script = (
+        ["-c", "import sys; print(sys.argv[1])"] if shell == "python" else ["-c", 'printf "%s\\n" "$1"', "sh"]
+    )
+    lines = "".join(f"{line}\n" for line in ODD)
+    ran = intervalq("run", "--name", "q", "--interval", "1us", "--", shell, *script, "{}", stdin=lines)
+    assert sorted(result["stdout"] for result in ran.results) == sorted(f"{line}\n" for line in ODD)
+    assert not (intervalq.folder / "harm").exists()
 
 
 WORDS = st.sampled_from(

@@ -131,8 +131,10 @@ def run(
     JOBS is a file with one job per line. Without it, or with -, jobs come from standard input.
 
     Each line is a command. With -- COMMAND {}, the line replaces {} in COMMAND instead; a line that is a JSON
-    object also fills {name} with its fields. No shell runs in between. The script of a shell may not contain
-    {}, because the shell would execute the text of the line: write -- sh -c 'echo "$1"' sh {} instead.
+    object also fills {name} with its fields. No shell runs in between. Scripts (of sh -c,
+    python -c and the like, and what ssh runs) may not contain {}, because they would execute the text of the
+    line: write -- sh -c 'echo "$1"' sh {} instead. A line that begins with - may be taken for an option:
+    write -- before {} for programs that know it.
 
     --cost may contain {} and {name}, too: --cost tokens={tokens} takes a field of each line.
 
