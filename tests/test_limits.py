@@ -238,7 +238,7 @@ def test_limits_are_understood_as_people_write_them(text: str | Limit, rule: Rul
     [
         "500/min", ["500"], ["0/min"], ["/min"], ["5/fortnight"], [5], [None], ["5/min", "6/min"],
         ["1/63us"], ["1/65d"], ["5 2tokens/min"], ["30,00/min"], ["1,5/min"],
-        [f"{n}/s" for n in range(1, 19)],
+        [f"{n}/s" for n in range(1, 19)], {"500/min": 1},
     ],
 )  # fmt: skip
 def test_bad_limits_are_refused(limits: list[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
@@ -100,7 +100,7 @@ def rules_of(limits: object, what: str = "limits=") -> tuple[Rule, ...]:
     Raises:
         InvalidOption, InvalidInterval: one of them is not a limit, is out of range, or repeats another one.
     """
-    if isinstance(limits, str | Limit) or not isinstance(limits, Iterable):
+    if isinstance(limits, str | Limit | Mapping) or not isinstance(limits, Iterable):
         raise InvalidOption(f"{what}{short(limits)} must be a list: {_FORMS}")
     rules = tuple([_rule(each) for each in limits])
     if len(rules) > MAX_LIMITS:
