@@ -52,6 +52,36 @@ async def test_what_was_claimed_for_a_client_that_went_away_meanwhile_is_given_b
     assert back == ["t"]
 
 
+async def test_what_was_claimed_for_nobody_is_given_back_while_the_service_ends() -> None:
+    asked, answered, gives, given = (anyio.Event() for _ in range(4))
+    back: list[str] = []
+
+    async def claim() -> Found:
+        asked.set()
+        await answered.wait()
+        return Found(Row("t", 1, "q", 0, "null"))
+
+    async def give_back(row: Row) -> None:
+        gives.set()
+        await given.wait()
+        back.append(row.id)
+
+    waiting = Waiting(MemoryTaskStore("memory://ends"), give_back)
+    async with anyio.create_task_group() as group:
+        await group.start(waiting.run)
+        async with anyio.create_task_group() as client:
+            client.start_soon(waiting.wait, ("q",), claim)
+            await asked.wait()
+            client.cancel_scope.cancel()
+        answered.set()
+        await gives.wait()
+        group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await anyio.wait_all_tasks_blocked()
+            given.set()
+    assert back == ["t"]
+
+
 class Slow(MemoryTaskStore):
     """A store that answers a claim only when it is told to."""
 

@@ -86,8 +86,7 @@ class Waiting:
                 await waiter.over.wait()
         except BaseException:  # the client has gone
             if waiter.row is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._back(waiter.row)
+                await self._back(waiter.row)
             raise
         finally:
             self._leave(waiter)
@@ -230,7 +229,8 @@ class Waiting:
         return served
 
     async def _back(self, row: Row) -> None:
-        with suppress(IntervalqError):  # otherwise the task is free when its claim expires
+        # Also when the service ends; otherwise the task is free when its claim expires.
+        with anyio.CancelScope(shield=True), suppress(IntervalqError):
             await self._give_back(row)
 
     async def _hear(self) -> None:
