@@ -47,6 +47,8 @@ def write(folder: Path) -> None:
             if not UNTYPED.keys() & {page, f"{page} {number}"}:
                 name = re.sub(r"\W", "_", page.removeprefix("docs/").removesuffix(".md"))
                 (folder / f"{name}_{number}.py").write_text(f'"""{page}"""\n# pyright: strict\n\n{code}')
+    store = blocks((ROOT / "stores" / "README.md").read_text(), "python")[0]
+    (folder / "a_store.py").write_text(f'"""stores/README.md"""\n# pyright: strict\n\n{store}')
 
 
 if __name__ == "__main__":

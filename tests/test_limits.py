@@ -280,6 +280,13 @@ def test_a_cost_that_can_never_fit_is_refused_at_once_by_name(cost: dict[str, in
         queue.slot(cost=cost)
 
 
+def test_a_function_as_cost_is_refused_with_what_to_write_instead() -> None:
+    queue = IntervalQueue("q", limits=["1000 tokens/min"], store="memory://")
+    for more in ({}, {"settle": dict[str, int]}):
+        with pytest.raises(InvalidOption, match=r"^cost=<function .*queue\.slot\(cost="):
+            queue(cost=lambda text: {"tokens": len(text)}, **more)  # type: ignore[call-overload] # that is it
+
+
 def test_a_cost_in_starts_is_refused_where_nothing_limits_starts() -> None:
     limits = ["1000 tokens/min"]
     for cost in (2, {STARTS: 2, "tokens": 1}):

@@ -21,7 +21,6 @@ from intervalq._queue.ports import Queue
 from intervalq._queue.threads import LATE, MAX_EARLY, in_time
 from intervalq._shard.wait_queue import Waiter
 from intervalq._timing.backends import spawn
-from intervalq._timing.backoff import backoff
 from intervalq._timing.clock import CLOCK
 from intervalq._timing.retry_after import wait_after_error, wait_after_result
 from intervalq.errors import IntervalqError, StoreError, short
@@ -68,6 +67,8 @@ async def run(
         if attempt > plan.retries:
             raise error
         if not asked:  # a cool-down is enough of a pause
+            from intervalq._timing.backoff import backoff  # noqa: PLC0415 - few jobs are tried again
+
             clock = CLOCK.get()
             await clock.sleep_until(clock.now() + round(backoff(attempt, plan.backoff) * 1e6))
         attempt += 1

@@ -322,6 +322,11 @@ class IntervalQueue(Maps, Control):
         """A job's own options, checked, combined with those of the queue."""
         if timeout is None and retries is None and priority == 0 and cost == 1 and settle is None:
             return self._usual
+        if callable(cost):
+            raise InvalidOption(
+                f"cost={short(cost)} must be a number, or numbers by unit; if it depends on arguments, "
+                "write `async with queue.slot(cost=...)` in the function instead of decorating it"
+            )
         if settle is not None and not (callable(settle) and isinstance(cost, Mapping)):
             raise InvalidOption(
                 f"settle={short(settle)} must be a function of the result that returns what it took by unit, "

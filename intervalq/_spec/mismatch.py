@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Literal, TypeAlias
 
 from intervalq._spec import limits, parse
@@ -76,4 +75,6 @@ def command_for(queue: str, ours: Settings, theirs: Settings) -> str:
             parts += ["--limit", limits.text(limit)]
         parts += [] if ours.limits else ["--no-limits"]
     is_whole = ours.auto == theirs.auto and not ours.own and not any(limit.jitter for limit in ours.limits)
+    import shlex  # noqa: PLC0415 - a program begins sooner without it
+
     return shlex.join(parts if is_whole and len(parts) > 3 else parts[:2])
