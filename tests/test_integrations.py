@@ -183,14 +183,16 @@ async def test_a_response_is_returned_though_the_queue_cannot_be_cooled_down() -
     class Cut:
         called = 0
 
-        async def _refused(self, _grant: Grant, seconds: float) -> None:
+        async def _refused(self, grant: Grant, seconds: float) -> None:
+            del grant
             self.called += 1
             raise StoreUnavailable("redis://h", f"no {seconds}")
 
     class CutBlocking:
         called = 0
 
-        def _refused(self, _grant: Grant, seconds: float) -> None:
+        def _refused(self, grant: Grant, seconds: float) -> None:
+            del grant
             self.called += 1
             raise StoreUnavailable("redis://h", f"no {seconds}")
 
