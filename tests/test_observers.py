@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ import pytest
 from intervalq import IntervalQueue
 from intervalq._observe.log import Writer
 from intervalq._observe.starts import observe
+from intervalq._page.html import save
 from intervalq._shard.grants import Grant
+from intervalq.sync import IntervalQueue as BlockingQueue
 from virtual_store import BACKENDS, FarStore, in_virtual_time
 
 
@@ -100,3 +103,18 @@ def test_a_log_is_open_only_while_it_is_written(tmp_path: Path, caplog: pytest.L
     assert caplog.text.count("can't be written") == 1
     if Path("/proc/self/fd").exists():
         assert not [each for each in Path("/proc/self/fd").iterdir() if "starts" in os.path.realpath(each)]
+
+
+def test_only_the_owner_can_read_what_is_written(tmp_path: Path) -> None:
+    """Names of queues and keys are nobody else's business."""
+    before = os.umask(0)
+    try:
+        with BlockingQueue("q", store="memory://", rate="1000/s", log=tmp_path / "log") as queue:
+            queue.run(int)
+        save(tmp_path / "page.html", b"page")
+    finally:
+        os.umask(before)
+    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {
+        "log": 0o600,
+        "page.html": 0o600,
+    }

@@ -184,7 +184,7 @@ class Writer:
             os.close(file)
 
     def _opened(self) -> int:
-        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def _run(self) -> None:
         idle, pause = 0, threading.Event()

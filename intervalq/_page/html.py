@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 from typing import Final
 
 from intervalq._page.charts import Chart
@@ -88,3 +90,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]], numbers: Iterable[
         *(f"<tr>{cells('td', row)}</tr>" for row in rows),
         "</table></div>",
     ]
+
+
+def save(path: Path, content: bytes) -> None:
+    """Write a page or a chart into a file. If it is new, only its owner can read it."""
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)

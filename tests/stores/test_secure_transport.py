@@ -12,7 +12,7 @@ import pytest
 
 import servers
 from intervalq import IntervalQueue
-from intervalq.errors import InsecureTransport, StoreUnavailable
+from intervalq.errors import InsecureTransport, InvalidOption, StoreUnavailable
 from intervalq.rules import Inspect
 from intervalq.store import open_store
 from intervalq.tasks.store import open_task_store
@@ -217,6 +217,27 @@ async def test_nats_with_a_wrong_certificate(
 ) -> None:
     for address in nats_with(certificates, tmp_path_factory, kind):
         assert message in await refusal(f"nats://{address}?tls_ca={certificates.authority}")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://host?ssl_ca_certs=x", "begin it with rediss://"),
+        ("redis+cluster://host?ssl_cert_reqs=required", "begin it with rediss://"),
+        ("unix:///socket?ssl_ca_certs=x", "begin it with rediss://"),
+        ("redis://host?tls_ca=x", "rediss:// for TLS"),
+        ("redis://host?tls=1", "rediss:// for TLS"),
+        ("postgresql://host/db?sslmode=verify_full", "sslmode is one of disable, .*, verify-full, not"),
+        ("postgresql://host/db?sslmode=", "sslmode is one of"),
+        ("nats://host?tls=1", "tls:// with TLS"),
+        ("nats://host?sslmode=verify-full", "tls:// with TLS"),
+    ],
+)
+def test_a_wish_for_tls_that_is_spelled_otherwise_is_refused(url: str, message: str) -> None:
+    """It was taken for an outage, or for clear text."""
+    for open_ in (open_store, open_task_store):
+        with pytest.raises(InvalidOption, match=message):
+            open_(url)
 
 
 # --- passwords in clear text --------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from intervalq._page.html import save
 from intervalq._show import warn
 from intervalq._spec import parse
 from intervalq._watch.log import read
@@ -68,11 +69,11 @@ def report(
         found.append((queue, made, charts_of(queue, made, number, png=png is not None)))
         if made.short:
             warn(f"queue {queue.name!r}: gaps shorter than promised: {made.short}")
-    output.write_text(page(found), encoding="utf-8")
+    save(output, page(found).encode())
     click.echo(output)
     if png is not None:
         png.mkdir(parents=True, exist_ok=True)
         for _, _, charts in found:
             for chart in charts:
-                (png / f"{chart.name}.png").write_bytes(chart.png)
+                save(png / f"{chart.name}.png", chart.png)
                 click.echo(png / f"{chart.name}.png")

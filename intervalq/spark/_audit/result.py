@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intervalq._page.html import save
 from intervalq.spark._audit.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -29,5 +30,5 @@ class Audit(Outcome):
         from intervalq.spark._audit.report.page import page  # noqa: PLC0415 - needs matplotlib, an extra
 
         path = Path(path)
-        path.write_text(page(self), encoding="utf-8")
+        save(path, page(self).encode())
         return path

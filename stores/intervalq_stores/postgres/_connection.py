@@ -26,11 +26,12 @@ from intervalq.errors import (
     StoreUnavailable,
     Unauthorized,
     VersionMismatch,
+    short,
 )
 from intervalq.store import shown_url
 from intervalq_stores._transport import warn_of_password
 from intervalq_stores.postgres._schema import Schema, statements
-from intervalq_stores.postgres._tls import REMEDY, fault, may_show_password, settings
+from intervalq_stores.postgres._tls import MODES, REMEDY, fault, may_show_password, settings
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -49,6 +50,8 @@ _URL: Final = re.compile(
     r"(?:/[^?@]*)?(?:\?(?:[a-z_]+=[^&=]*(?:&|$))*)?"
 )
 """A rough check of URLs; libpq, which knows the names of parameters, makes the full check at first use."""
+
+_MODE: Final = re.compile(r"[?&]sslmode=([^&]*)")
 
 _ESCAPED: Final = re.compile(r"(?:[^%]|%(?!00)[0-9A-Fa-f]{2})*")
 _ADDRESS: Final = (
@@ -86,6 +89,8 @@ class Server:
             raise MissingExtra(*_EXTRA)
         if not (_URL.fullmatch(url) and _ESCAPED.fullmatch(url)):
             raise InvalidOption(_ADDRESS)
+        if (mode := _MODE.search(url)) is not None and mode[1] not in MODES:
+            raise InvalidOption(f"sslmode is one of {', '.join(MODES)}, not {short(mode[1])}")
         self._address = url
         self.url = shown_url(url)
         self.schema = schema

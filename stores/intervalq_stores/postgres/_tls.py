@@ -23,6 +23,9 @@ _REQUEST: Final = b"\0\0\0\x08\x04\xd2\x16/"
 _PATIENCE: Final = 1.0
 """The timeout, in seconds, of reading the server's certificate."""
 
+MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+"""The values of `sslmode`."""
+
 WEAK: Final = frozenset({"disable", "allow", "prefer"})
 """The values of `sslmode` that allow clear text."""
 

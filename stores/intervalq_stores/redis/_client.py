@@ -46,6 +46,11 @@ class Client:
                 "for TLS), unix:///path, or redis+cluster://host[:port]; the query may have "
                 "db, client_name, and ssl_... options; a password with : / ? # @ or % must be percent-encoded"
             )
+        if not is_encrypted(url) and any(name.startswith("ssl_") for name in parse_qs(urlsplit(url).query)):
+            raise InvalidOption(
+                "options that begin with ssl_ are for TLS, but this URL is for clear text: begin it with "
+                "rediss:// or rediss+cluster://"
+            )
         self.url = shown_url(url)
         if _has_password(url) and not is_encrypted(url) and not is_near(host_of(url)):
             warn_of_password(self.url, TLS)
