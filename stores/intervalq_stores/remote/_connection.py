@@ -40,7 +40,18 @@ _OPTIONS: Final = (
 )
 _NOT_SENT: Final = ("failed to connect to all addresses", "DNS resolution failed", "empty address list")
 """How gRPC begins to say that it has no connection, so that a command can't have been sent."""
-_NO_TLS: Final = ("ssl", "tls", "certificate", "handshake")
+_FAULTS: Final = {
+    "hostname verification": "the server's certificate is for another host: use the host name of the "
+    "certificate in the URL, or issue a new one",
+    "expired": "the server's certificate has expired: renew it, or set the clock of this machine",
+    "not yet valid": "the server's certificate isn't valid yet: set the clock of this machine",
+    "certificate_verify_failed": "the server's certificate is from an unknown authority: give the "
+    "certificate file of its authority with tls_ca=PATH",
+    "wrong_version_number": "the server uses clear text there, or something on the network has removed TLS: "
+    "enable TLS on the server, or omit the tls_ options and write intervalq:// for clear text",
+    **dict.fromkeys(("ssl", "tls", "certificate", "handshake"), "server and client can't agree on it"),
+}
+"""What gRPC says of failed TLS, and what it means."""
 _CODE: Final = grpc.StatusCode
 _MAX_WAKEUPS: Final = 10_000
 
@@ -196,11 +207,10 @@ class Connection:
     def _error(self, error: grpc.aio.AioRpcError) -> StoreError:
         code, text = error.code(), error.details() or ""
         if code == _CODE.UNAVAILABLE and text.startswith(_NOT_SENT):
-            if self._where.has_tls and any(word in text.lower() for word in _NO_TLS):
+            why = next((why for said, why in _FAULTS.items() if said in text.lower()), None)
+            if self._where.has_tls and why is not None:
                 return InsecureTransport(
-                    self._url,
-                    f"TLS is required and failed, and no token was sent: give the certificate file of its "
-                    f"authority with tls_ca=PATH, and the host name of its certificate ({text[:300]})",
+                    self._url, f"TLS is required and failed, and no token was sent: {why} ({text[:300]})"
                 )
             return StoreUnavailable(self._url, f"no service answers: {text[:300]}")
         if code in {_CODE.UNAUTHENTICATED, _CODE.PERMISSION_DENIED}:

@@ -1,0 +1,65 @@
+"""TLS to a service can't be removed: errors name the fault, and no token is sent in clear text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from intervalq.errors import InsecureTransport, StoreUnavailable
+from intervalq.rules import Inspect
+from intervalq.store import open_store
+from service.serving import serving
+from tls_fronts import SECRET, Certificates, Front
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+async def refusal(front: Front, query: str, scheme: str = "intervalq") -> str:
+    store = open_store(f"{scheme}://{SECRET}@127.0.0.1:{front.port}{query}")
+    with pytest.raises(InsecureTransport) as refused:
+        await store.apply("q", Inspect())
+    await store.aclose()
+    assert SECRET.encode() not in bytes(front.seen) + bytes(front.inside)
+    assert SECRET not in str(refused.value)
+    assert not isinstance(refused.value, StoreUnavailable), "no outage: nobody tries again"
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("stranger", "from an unknown authority: give the certificate file"),
+        ("other host", "is for another host"),
+        ("expired", "has expired"),
+        ("good", None),
+    ],
+)
+async def test_certificates(
+    certificates: Certificates, tmp_path: Path, kind: str, message: str | None
+) -> None:
+    context = certificates.server(kind)
+    context.set_alpn_protocols(["h2"])
+    async with serving(f"memory://{tmp_path}") as address:
+        with Front(f"tcp://{address}", context) as front:
+            if message is not None:
+                assert message in await refusal(front, f"?tls_ca={certificates.authority}")
+                return
+            store = open_store(f"intervalqs://127.0.0.1:{front.port}?tls_ca={certificates.authority}")
+            assert (await store.apply("q", Inspect())).state is None
+            await store.aclose()
+            assert front.inside
+            front.inside.clear()
+            assert "from an unknown authority" in await refusal(front, "", "intervalqs")
+
+
+async def test_a_service_that_speaks_clear_text(certificates: Certificates, tmp_path: Path) -> None:
+    """Or something on the network that has removed TLS."""
+    async with serving(f"memory://{tmp_path}") as address:
+        with Front(f"tcp://{address}", None) as front:
+            assert "uses clear text" in await refusal(front, f"?tls_ca={certificates.authority}")
