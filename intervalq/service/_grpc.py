@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 import grpc
 import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
 from intervalq.errors import IntervalqError
@@ -178,7 +178,12 @@ def _at_most(answer: Answer, most: int) -> Answer:
 
 async def _message(context: Context) -> Any:  # noqa: ANN401 - as the method has it
     """The message of a request."""
-    message = await _next(context)
+    try:
+        message = await _next(context)
+    except DecodeError as error:  # otherwise gRPC logs each as an error of the service
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"the message can't be read: {error}"[:_MESSAGE]
+        )
     if message is None:
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message came within {_PATIENCE:.0f} s")
     if message is grpc.aio.EOF:

@@ -106,6 +106,15 @@ async def test_a_request_over_grpc_whose_message_does_not_come_ends(
         assert await GrpcClient(channel, "me").try_claim("q") is None
 
 
+async def test_a_message_over_grpc_that_can_not_be_read_is_an_error_of_the_client(
+    queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(f"memory://{queue}") as address, grpc.aio.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary("/api.EntroQ/Modify")
+        assert await call(b"\xff" * 9).code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.records
+
+
 async def ends(channel: grpc.aio.Channel, method: str) -> grpc.StatusCode:
     """How a request ends whose message does not come."""
     with anyio.fail_after(60):

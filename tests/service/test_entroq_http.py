@@ -165,6 +165,8 @@ async def test_what_a_client_gets_wrong_is_said(
     answer = await plain.post("/modify", content=b" " * (4 * 1024 * 1024 + 1))
     assert (answer.status_code, "bytes" in answer.json()["message"]) == (429, True)
     assert (await plain.get("/tasks")).status_code == 400
+    long = f'{{"inserts": [{{"queue": "{queue}", "value": {"9" * 400}}}]}}'
+    assert (await plain.post("/modify", content=long)).status_code == 400
     assert (await plain.get("/tasks", params={"queue": queue, "limit": "x"})).status_code == 400
     assert (await plain.get("/queues", params={"match": "x"})).status_code == 400
     for bad in (

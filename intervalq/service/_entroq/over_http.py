@@ -91,7 +91,7 @@ async def _message(request: Request, kind: type[Message]) -> Message:
         else:
             body = await body_of(request) or b"{}"
             await away(len(body) > LARGE, _read, body, message)
-    except (json_format.Error, ValueError, RecursionError) as error:
+    except (json_format.Error, ValueError, OverflowError, RecursionError) as error:
         # The text may repeat the request, of any length, with half characters that no answer can have.
         why = str(error)[:_TOLD].encode(errors="backslashreplace").decode()
         raise Refusal(
