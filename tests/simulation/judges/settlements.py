@@ -183,6 +183,9 @@ def _refunded(seen: Observer, plan: Plan, jobs: Mapping[tuple[str, int], list[St
     for process, own in seen.own.items():
         if seen.failures[process] or process in seen.died or process in seen.closed:
             continue
+        stopped = max([end - begin for begin, end, who in seen.stalls if who is process], default=0.0)
+        if max(limit.rule().window for limit in plan.limits) / 1e6 < stopped + _WAITS:
+            continue  # what it has missed may not count any more
         sent = [command for _, command in seen.commands[process] if isinstance(command, Advance)]
         released = {slot.ticket for command in sent for slot in command.release}
         settled = [key for command in sent for key, _ in _reports(seen, 0.0, command) if key not in jobs]
