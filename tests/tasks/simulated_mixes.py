@@ -44,7 +44,7 @@ class Mix:
     """Whether the store notices at once that a process is dead."""
     refusals: float = 0.0
     """How many times the store refuses a process for a while, as if it had no rights."""
-    aways: float = 0.0
+    outages: float = 0.0
     """How many times the store can't be reached by the process of a user, for a while."""
     patience: float = 60.0
     """For how many seconds tasks wait for one that is to run alone, and it for them."""
@@ -52,7 +52,7 @@ class Mix:
     def faults(self) -> dict[str, float]:
         """How many times each fault happens to the processes of a run, for each of them."""
         faults = {"stall": self.stalls, "crash": self.crashes, "cut": self.cuts, "stop": self.stops}
-        return faults | {"refuse": self.refusals, "close": self.closes, "away": self.aways}
+        return faults | {"refuse": self.refusals, "close": self.closes, "away": self.outages}
 
 
 MIXES = {
@@ -72,8 +72,8 @@ MIXES = {
     "reports": Mix(lost=0.04, slow=0.02, crashes=1, user_processes=1, reports=True),
     "pulls": Mix(user_processes=3, users=2, stops=2, fetches=True, pulls=True),
     "pulls-stalled": Mix(stalls=6, refusals=2, chunks=True, user_processes=2, pulls=True),
-    "pulls-away": Mix(aways=4, user_processes=3, users=3, pulls=True),
-    "hands-away": Mix(aways=3, refusals=1, user_processes=3, users=2),
+    "pulls-away": Mix(outages=4, user_processes=3, users=3, pulls=True),
+    "hands-away": Mix(outages=3, refusals=1, user_processes=3, users=2),
     "guards": Mix(crashes=3, stops=1, guards=True),
     "refused": Mix(refusals=3, user_processes=2, users=2),
     "refused-lone": Mix(refusals=6, crashes=3, chunks=True, poison=1),

@@ -81,7 +81,7 @@ class World:
         self.mix = mix
         self.dice, self.seed = Random(seed), seed
         self.network = Network(Random(f"{seed}:network"), lost=mix.lost, slow=mix.slow)
-        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts or mix.refusals or mix.aways)
+        calm = not (mix.lost or mix.slow or mix.stalls or mix.cuts or mix.refusals or mix.outages)
         self.steps = 0  # of all workers
         self.judge = Judge(self.network, loop.time, calm=calm)
         self.network.observe, self.network.answered = self.judge.saw, self.judge.answered
