@@ -17,6 +17,7 @@ AT = 1_000_000_000
 OFFSET = 10**15
 INTERVAL = 100_000
 TOLERANCE = 3_000
+FIXED = Limit(5, 60_000_000, edge=0)
 
 
 def informed(time: StoreTime, state: State) -> State:
@@ -189,10 +190,12 @@ def test_in_fixed_windows_a_job_begins_once_its_slot_has_surely_come(edge: int |
     assert slot.closes > slot.opens
 
 
-@pytest.mark.parametrize("error", [1_900, 40_000])
-def test_a_job_begins_no_further_from_its_slot_than_the_record_was_told(error: int) -> None:
+@pytest.mark.parametrize(("error", "limits"), [(1_900, ()), (40_000, ()), (40_000, (FIXED,))])
+def test_a_job_begins_no_further_from_its_slot_than_the_record_was_told(
+    error: int, limits: tuple[Limit, ...]
+) -> None:
     """Otherwise `inspect().spacing`, which is for the whole queue, would promise too much."""
-    tight = record(Settings(10_000, tolerance=1_000))
+    tight = record(Settings(10_000, tolerance=1_000, limits=limits))
     time = time_of(error, tight)
     assert time.error(tight, AT) > 0
     slot = time.bounded(granted(time), tight, AT)

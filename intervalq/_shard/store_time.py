@@ -201,10 +201,10 @@ class StoreTime:
         late = self.tolerance(state, at) + min(granted.latest - state.tolerance, state.credit)
         opens, closes = clock.surely(last), clock.perhaps(last + late) - 1
         if self.is_uncertain(state, at) and self._takes_middle(clock.error(at)):
+            # No further from the certain time than the record says: it is told a larger error next.
             if any(limit.edge is not None for limit in state.settings.limits):  # none begins before an edge
-                closes = opens + late
+                closes = min(opens + late, closes + 2 * state.error)
             else:
-                # No further from the certain time than the record says: it is told a larger error next.
                 opens = max((clock.perhaps(last) + opens) // 2, opens - state.error)
                 closes = min(opens + late, closes + state.error)
         granted.after = opens - last
