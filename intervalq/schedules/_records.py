@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final
 
 import anyio
 
 from intervalq._timing.clock import CLOCK
-from intervalq.errors import CorruptState, InvalidOption, VersionMismatch
+from intervalq.errors import CorruptState, InvalidOption, StoreError, UnsupportedOperation, VersionMismatch
 from intervalq.schedules._times.plan import Plan, plan_of
 from intervalq.schedules.rules import BadRecord, NewerRecord, Record
 from intervalq.store import SchedulesWaking, Scheduling
+
+log: Final = logging.getLogger("intervalq")
+
+Changed = Callable[[], Awaitable[None]]
+"""Waits for a change."""
 
 Change = Callable[[Record | None, int], Record | None]
 """Takes the record (None: there is none) and the store's clock; returns the record to keep."""
@@ -128,13 +135,21 @@ class Records:
             pass
 
     @asynccontextmanager
-    async def changes(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """A context with a function that waits until a record may have changed: for ever without wake-ups."""
-        if isinstance(self._store, SchedulesWaking):
-            async with self._store.schedule_changes() as changed:
-                yield changed
-        else:
-            yield anyio.sleep_forever
+    async def changes(self) -> AsyncIterator[Changed]:
+        """A context with a function that waits until a record may have changed: for ever without wake-ups.
+
+        It raises a StoreError when the subscription has ended, or could not be made.
+        """
+        async with AsyncExitStack() as stack:
+            changed: Changed = anyio.sleep_forever
+            if isinstance(self._store, SchedulesWaking):
+                try:
+                    changed = await stack.enter_async_context(self._store.schedule_changes())
+                except UnsupportedOperation as error:  # a service, if its store has none
+                    log.debug("schedules are read at intervals only: %s", error)
+                except StoreError as error:
+                    changed = partial(_fail, error)
+            yield changed
 
     @property
     def need_looks(self) -> bool:
@@ -162,6 +177,10 @@ class Records:
             f"the record of schedule {name!r} was not written by intervalq; it is left as it is: {why}. Drop "
             "the schedule to begin anew",
         )
+
+
+async def _fail(error: StoreError) -> None:
+    raise error
 
 
 def _is_older(text: str | None, known: str | None) -> bool:

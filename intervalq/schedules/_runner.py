@@ -20,7 +20,7 @@ from intervalq.schedules import _lease
 from intervalq.schedules._choice import Choice, choose
 from intervalq.schedules._holder import Process
 from intervalq.schedules._occurrence import Occurrence
-from intervalq.schedules._records import Records
+from intervalq.schedules._records import Changed, Records
 from intervalq.schedules._task import ScheduledTask
 from intervalq.schedules._times.plan import Plan
 from intervalq.schedules.rules import Outcome, Record, declare, end, fire, skip
@@ -268,21 +268,37 @@ async def look_often(records: Records, runners: dict[str, Runner], seconds: floa
 
     Schedules whose records changed are woken; if the store's clock has been set, all are.
     """
-    async with records.changes() as changed:
-        ahead = records.local(0)
-        while True:
-            with anyio.move_on_after(seconds if records.need_looks else math.inf):
-                await changed()
-            try:
-                others = await records.look([*runners])
-            except StoreUnavailable as error:
-                log.warning("the records of schedules can't be read: %s; trying again", error)
-                continue
-            before, ahead = ahead, records.local(0)
-            stepped = abs(ahead - before) > _STEPPED
-            for name in runners if stepped else others & {*runners}:
-                runners[name].wake()
+    ahead = records.local(0)
+    while True:
+        async with records.changes() as changed:
+            hears = True
+            while hears:
+                with anyio.move_on_after(seconds if records.need_looks else math.inf):
+                    hears = await _heard(changed)
+                try:
+                    others = await records.look([*runners])
+                except StoreUnavailable as error:
+                    log.warning("the records of schedules can't be read: %s; trying again", error)
+                    continue
+                before, ahead = ahead, records.local(0)
+                stepped = abs(ahead - before) > _STEPPED
+                for name in runners if stepped else others & {*runners}:
+                    runners[name].wake()
+        await anyio.sleep(_AGAIN)
 
+
+async def _heard(changed: Changed) -> bool:
+    """Wait for a change; False: the subscription has ended, so changes may have been missed."""
+    try:
+        await changed()
+    except StoreError as error:
+        log.debug("no wake-ups for schedules: %s", error)
+        return False
+    return True
+
+
+_AGAIN: Final = 5.0
+"""Seconds until a subscription that has ended is renewed."""
 
 _STEPPED: Final = 50_000
 """If the store's clock has jumped by this many microseconds, all schedules look at it again."""

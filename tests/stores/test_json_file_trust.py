@@ -92,3 +92,24 @@ async def test_a_file_that_its_group_may_write_is_warned_of_once(
     for _ in range(2):
         await store.advice()
     assert [record.getMessage().count("its group may write") for record in caplog.records] == [1]
+
+
+async def test_a_folder_that_another_group_may_write_is_warned_of_once(
+    store: JSONFileStore, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warnings() -> list[int]:
+        return [record.getMessage().count("its group may replace files") for record in caplog.records]
+
+    path.parent.chmod(0o770)
+    group = path.parent.stat().st_gid
+    monkeypatch.setattr(os, "getegid", lambda: group)  # of this user alone, as many systems make it
+    await store.apply("q", TAKE)
+    assert warnings() == []
+    monkeypatch.setattr(os, "getegid", lambda: group + 1)
+    path.parent.chmod(0o1770)
+    await store.apply("q", TAKE)
+    assert warnings() == []
+    path.parent.chmod(0o770)
+    for _ in range(2):
+        await store.apply("q", TAKE)
+    assert warnings() == [1]

@@ -31,7 +31,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 log: Final = logging.getLogger("intervalq")
 
 _warned: Final[set[str]] = set()
-"""Files about which this process has warned: once is enough."""
+"""Files and folders about which this process has warned: once is enough."""
 
 
 class SharedFile:
@@ -250,15 +250,20 @@ class SharedFile:
     # --- trust --------------------------------------------------------------------------------------
 
     def _check_folder(self) -> None:
-        mode = os.stat(self.path.parent).st_mode  # noqa: PTH116 - as the other stats here
+        status = os.stat(self.path.parent)  # noqa: PTH116 - as the other stats here
+        mode = status.st_mode
         if not stat.S_ISDIR(mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if _HAS_OWNERS and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        if not _HAS_OWNERS or mode & stat.S_ISVTX:
+            return
+        if mode & stat.S_IWOTH:
             raise InsecurePath(
                 self.url,
                 "anybody may replace files in its folder: remove that permission with `chmod o-w` on the "
                 "folder, or keep the file in another one",
             )
+        if mode & stat.S_IWGRP and status.st_gid != os.getegid():  # many users have a group of their own
+            self._warn_of_group("replace files in its folder", "chmod g-w` on the folder")
 
     def _refuse(self, path: Path, status: os.stat_result) -> None:
         what = f"its {'lock' if path == self.lock_path else 'state'} file {path.name!a}"
@@ -281,12 +286,16 @@ class SharedFile:
             )
         if status.st_mode & stat.S_IWOTH:
             raise InsecurePath(self.url, f"anybody may write {what}: remove that permission with `chmod 600`")
-        if status.st_mode & stat.S_IWGRP and self.url not in _warned:  # teams share machines on purpose
-            _warned.add(self.url)
+        if status.st_mode & stat.S_IWGRP:
+            self._warn_of_group(f"write {what}", "chmod 600`")
+
+    def _warn_of_group(self, may: str, remedy: str) -> None:
+        """Say it instead of refusing: teams share machines on purpose."""
+        if (about := f"{self.url}: its group may {may}") not in _warned:
+            _warned.add(about)
             log.warning(
-                "%s: its group may write %s, and so start or stop jobs: remove that permission with `chmod "
-                "600`, unless it is intended",
-                self.url, what,
+                "%s, and so start or stop jobs: remove that permission with `%s, unless it is intended",
+                about, remedy,
             )  # fmt: skip
 
     @contextlib.contextmanager
