@@ -257,22 +257,22 @@ class Conversation:
         """Send a request only to improve the estimate of the clocks, if that matters soon."""
         state, at = self._connection.state, self._clock.now()
         wanted = state is None and self._connection.is_new()
-        if state is not None and state.held_since is None:
-            close = bool(self._grants.granted) or next_question(self._situation()) <= at
+        if state is not None and state.held_since is None:  # a look for a sooner slot needs no exact clock
+            close = bool(self._grants.granted) or next_question(self._situation(Looks())) <= at
             wanted = close and self._time.wants_check(state, self._time.lead(), at)
         if wanted:
             await self._connection.command(Inspect())
             self._dispatcher.recheck()
         return wanted
 
-    def _situation(self) -> Situation:
+    def _situation(self, looks: Looks | None = None) -> Situation:
         turn = turn_of(self._store, self._grants, self._connection.state)
         return Situation(
             at=self._clock.now(), state=turn.state, time=self._time, wait_queue=self._wait_queue,
             grants=self._grants, lookahead=self._lookahead, began=self._dispatcher.begun - self._counted,
-            turn=turn.size, apart=self._dispatcher.last.apart(self._connection.state),
+            turn=turn.size, apart=self._dispatcher.last.apart(self._connection.state), behind=turn.behind,
             returns=self._returning.is_likely, settles=self.settlements.are_usual,
-            counted=self._connection.counted, behind=turn.behind, is_placed=turn.is_placed, looks=self._looks,
+            counted=self._connection.counted, is_placed=turn.is_placed, looks=looks or self._looks,
         )  # fmt: skip
 
     def _advance(self, ask: Ask) -> Advance:
