@@ -25,6 +25,9 @@ _REACTION: Final = 0.001
 _STEPS: Final = 1e-3
 """The time that some steps of a process take whose time passes in them, in seconds."""
 
+_PAUSE: Final = 0.02
+"""The longest pause after the first failed attempt at a job, in seconds."""
+
 _STARTS: Final = "starts"
 
 T = TypeVar("T")
@@ -156,7 +159,7 @@ class WaitQueues:
         _, state = self.heard(job.process, at)
         if state is None:
             return None
-        ahead = self.ahead(job, at)
+        ahead = _surely(self.ahead(job, at), job, at)
         found = [self._outlook(job, at, state, own, ahead) for own in self._possible(job.process, at)]
         return min(found)._replace(is_owned=all(each.is_owned for each in found))
 
@@ -166,7 +169,7 @@ class WaitQueues:
         None: it has no tickets, or a spare one, or not all jobs are alike.
         """
         _, state = self.heard(job.process, at)
-        own, ahead = min(self._possible(job.process, at), key=len), self.ahead(job, at)
+        own, ahead = min(self._possible(job.process, at), key=len), _surely(self.ahead(job, at), job, at)
         others = [each for each in self._seen.jobs if each.process is job.process]
         if any(each.plan.cost > 1 or each.plan.units or each.plan.priority for each in others):
             return None
@@ -227,7 +230,10 @@ class WaitQueues:
                 for each in own
                 if each.process is job.process
                 and waits(each, at)
-                and (_place(each) < place or _is_in_hand(each, at))
+                and (
+                    (_place(each) < place and _came(each, at) <= _until(each, job, at))
+                    or _is_in_hand(each, at)
+                )
             ),
             key=lambda each: (not _is_in_hand(each, at), *_place(each)),
         )
@@ -307,6 +313,24 @@ def waits(job: ObservedJob, at: float) -> bool:
         return False
     began = [start for start in job.starts if start.at <= at]
     return not began or (began[-1].ended <= at and len(began) <= min(job.plan.fails, job.plan.retries))
+
+
+def _came(job: ObservedJob, at: float, pause: float = 0.0) -> float:
+    """When a job began to wait: if it is tried again, after a pause that doubles with each failed attempt."""
+    began = [start.ended for start in job.starts if start.at <= at]
+    return max(began) + pause * 2 ** (len(began) - 1) if began else job.added
+
+
+def _until(each: ObservedJob, job: ObservedJob, at: float) -> float:
+    """By when another job must have come to be ahead of a job: before it, unless it is more urgent."""
+    return at if each.plan.priority > job.plan.priority else _came(job, at)
+
+
+def _surely(ahead: list[ObservedJob], job: ObservedJob, at: float) -> list[ObservedJob]:
+    """Those of the jobs ahead that are there even if their pauses are as long as they may be."""
+    return [
+        each for each in ahead if _came(each, at, _PAUSE) <= _until(each, job, at) or _is_in_hand(each, at)
+    ]
 
 
 def _is_in_hand(job: ObservedJob, at: float) -> bool:
