@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue, SlotTimeout
-from intervalq.errors import InvalidInterval, StoreUnavailable
+from intervalq.errors import ConfigMismatch, InvalidInterval, StoreUnavailable
 from intervalq.sync import IntervalQueue as BlockingQueue
 from virtual_store import BACKENDS, FarStore, Starts, gather, in_virtual_time, queue_on
 
@@ -300,6 +300,21 @@ async def test_an_unreachable_store_is_waited_for_as_long_as_the_job_may_wait(ba
     assert anyio.current_time() - begin == pytest.approx(5)
     with pytest.raises(StoreUnavailable):
         await queue.quote()
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_handle_with_other_settings_does_not_know_when_jobs_could_begin(backend: str) -> None:
+    """The store has answered it, but only refused its settings."""
+    store, starts = FarStore(), Starts()
+    await by_run(queue_on(store), starts, 1)
+    other = queue_on(store, interval=2.0)
+    with pytest.raises(ConfigMismatch):
+        await by_run(other, starts, 1)
+    store.delay = 1.0
+    with pytest.raises(SlotTimeout) as raised:
+        await by_run(other, starts, 0.2)
+    assert raised.value.retry_after is None
 
 
 @BACKENDS

@@ -97,6 +97,8 @@ class Connection:
         self.store = store
         self.state: State | None = None
         """The record, as the last answer showed it."""
+        self.has_seen = False
+        """Whether an answer has shown the record, or that there is none; a refusal of settings has not."""
         self.high_water_mark: HighWaterMark | None = None
         """The highest known ticket, whoever owns it."""
         self.attached = False
@@ -319,7 +321,7 @@ class Connection:
 
     def _learn(self, answer: Answer, *, dropped: bool) -> None:
         before, state = self.state, answer.state
-        self.state = state
+        self.state, self.has_seen = state, True
         is_same = before is not None and state is not None and before.generation == state.generation
         if before is not None and not (is_same or dropped or before.settings.ephemeral):
             # Report it now: a handle that only inspects would not notice later that there is another record.

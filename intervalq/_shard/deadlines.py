@@ -63,14 +63,14 @@ class Deadlines:
         """Seconds until a job like this one, added now, could begin, by the last answer.
 
         None: unknown, because the queue is paused without an end, or at its limit of running jobs, or because
-        the store has not answered yet.
+        the store has not answered yet, or refused the handle's settings.
         """
         at, key = self._clock.now(), keyed_on(self._connection.store)
         state = self._record(at)
         if state is None and key is not None:
             state = key.common  # a new key waits only for the others
         if state is None:
-            is_known = self._time.clock.known and not self._wait_queue.waiting
+            is_known = self._connection.has_seen and not self._wait_queue.waiting
             return (self._time.opens(at) - at) / 1e6 if is_known else None
         if state.held_since is not None and (state.full or state.held_until >= FOREVER):
             return None
