@@ -76,3 +76,18 @@ async def test_the_answer_to_another_request_serves_a_job_that_asks_whether_it_c
     assert len(store.calls) - before == 2, "one was cancelled, and one answered both"
     for job in jobs:
         job.cancel()
+
+
+@BACKENDS
+@in_virtual_time
+async def test_slots_that_passed_since_a_hold_ended_are_not_promised(backend: str) -> None:
+    """A handle that keeps its jobs asks the store for nothing, and last heard that the queue was held."""
+    queue, starts = queue_on(FarStore(), start=False), Starts()
+    for number in range(2):
+        await queue.add(starts.job, number)
+    await queue.cool_down(2)
+    late = await queue.add(starts.job, "late", timeout=10)
+    with pytest.raises(SlotTimeout) as raised:
+        await late
+    assert raised.value.retry_after == pytest.approx(2, abs=0.1)
+    await queue.close()

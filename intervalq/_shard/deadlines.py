@@ -237,7 +237,10 @@ class Deadlines:
 
     def _free(self, state: State, at: int) -> int:
         """The first slot by the pace, on the queue's clock, that nobody has a ticket for."""
-        now = state.clock(self._time.clock.earliest(at))
+        reading = self._time.clock.earliest(at)
+        now = state.clock(reading)
+        if state.held_since is not None:  # a hold may have ended since the last answer
+            now += max(0, reading - self._end_of_hold(state, at))
         step, key = state.settings.interval, keyed_on(self._connection.store)
         own = max(now - state.credit, state.due + step)
         if key is None:
