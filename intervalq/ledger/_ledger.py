@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from intervalq._spec import codec, parse
 from intervalq._spec.codec import Codec, checked_codec
-from intervalq.errors import InvalidOption, LedgerNotFound, short
+from intervalq.errors import CorruptState, InvalidOption, LedgerNotFound, short
 from intervalq.ledger._checks import SHOWN, checked_keys, checked_name, checked_shown
 from intervalq.ledger._large import LargeAnswers, beside
 from intervalq.ledger.rules import (
@@ -249,6 +249,8 @@ class Ledger:
             yield answer.rows
             if not answer.cursor:
                 return
+            if answer.cursor == look.cursor:
+                raise CorruptState(self._store.url, "the same page of a ledger follows itself")
             size = sum(len(row.value) for row in answer.rows)
             limit = (
                 look.limit // 2

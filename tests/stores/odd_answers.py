@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -75,17 +76,33 @@ class NatsProxy(Proxy):
                 sizes = 1 + (words[0] == b"HMSG")
                 size = int(words[-sizes]) if sizes == 2 else 0
                 headers, body = data[:size], data[size:]
-                if self._is_next():
-                    if body:
-                        body = self.new
-                    else:
-                        headers = headers.replace(b"\r\n", b"\r\nNats-Sequence: x\r\n", 1)
+                headers, body = self._changed(headers, body)
                 numbers = [len(headers), len(headers) + len(body)][-sizes:]
                 head = b" ".join([*words[:-sizes], *(b"%d" % number for number in numbers)])
                 writer.write(head + b"\r\n" + headers + body + b"\r\n")
             else:
                 writer.write(line)
             await writer.drain()
+
+    def _changed(self, headers: bytes, body: bytes) -> tuple[bytes, bytes]:
+        if not self._is_next():
+            return headers, body
+        if body:
+            return headers, self.new
+        return headers.replace(b"\r\n", b"\r\nNats-Sequence: x\r\n", 1), body
+
+
+class EndlessNats(NatsProxy):
+    """Each page of a list has another name in it, and the last one is far away."""
+
+    def _changed(self, headers: bytes, body: bytes) -> tuple[bytes, bytes]:
+        if b"stream_info_response" not in body and b"consumer_list_response" not in body:
+            return headers, body
+        page = json.loads(body)
+        self.seen += 1
+        page |= {"total": 1 << 50, "consumers": [{"name": f"n{self.seen}"}]}
+        page["state"] = page.get("state", {}) | {"subjects": {f"n{self.seen}": 1}}
+        return headers, json.dumps(page).encode()
 
 
 class PostgresProxy(Proxy):

@@ -9,6 +9,7 @@ import anyio
 
 from intervalq.errors import StoreUnavailable
 from intervalq.store import StoredSchedules, Swapped
+from intervalq_stores.nats import _lists
 from intervalq_stores.nats._names import decoded, encoded
 from intervalq_stores.nats._queue.entry import micros
 from intervalq_stores.nats._server import Refused, Server
@@ -113,14 +114,8 @@ class NATSSchedules:
         return micros(made["ts"]) if now is None else now
 
     async def _names(self) -> list[str]:
-        found: list[str] = []
-        while True:
-            asked = {"subjects_filter": f"{_SUBJECTS}*", "offset": len(found)}
-            answer = await self._server.ask(f"STREAM.INFO.{STREAM}", asked)
-            more = answer["state"].get("subjects") or {}
-            found += [decoded(subject.removeprefix(_SUBJECTS)) for subject in more]
-            if not more or len(found) >= answer.get("total", 0):
-                return found
+        found = await _lists.subjects(self._server, STREAM, f"{_SUBJECTS}*")
+        return [decoded(subject.removeprefix(_SUBJECTS)) for subject in found]
 
 
 def _subject(name: str) -> str:

@@ -23,6 +23,9 @@ from intervalq_stores.redis._scripts import Script
 if TYPE_CHECKING:
     from intervalq_stores.redis._connection import Server
 
+MAX_LISTED: Final = 10_000_000
+"""The maximum number of keys, and pages, that SCAN may list: a longer list would fill the memory."""
+
 _OPTIONS: Final = re.compile("host|port|path|username|password|db|client_name|ssl_.+")
 """The allowed options of a URL; other options of the driver would interfere with these connections."""
 
@@ -77,15 +80,22 @@ class Client:
         return [way(self._url), await rights(self, None)]
 
     async def keys(self, pattern: str) -> AsyncIterator[bytes]:
-        """All keys of all servers that match, a thousand at a time; some may come twice."""
+        """All keys of all servers that match, a thousand at a time; some may come twice.
+
+        Raises:
+            CorruptState: there is no end of them.
+        """
         for node in await self.nodes():
-            cursor = b"0"
+            cursor, listed = b"0", 0
             while True:
                 part = await self.call("SCAN", cursor.decode(), "MATCH", pattern, "COUNT", "1000", node=node)
                 with self.expected("SCAN"):
                     cursor, keys = part
                     if not all(isinstance(each, bytes) for each in (cursor, *keys)):
                         raise TypeError
+                listed += 1 + len(keys)  # pages without a key, too, have to end
+                if listed > MAX_LISTED:
+                    raise CorruptState(self.url, f"SCAN lists more than {MAX_LISTED:,} keys, without an end")
                 for key in keys:
                     yield key
                 if cursor == b"0":

@@ -13,6 +13,7 @@ import anyio
 from intervalq.errors import CorruptState, StoreError, UnsupportedOperation, VersionMismatch
 from intervalq.rules import BadRecord, NewerRecord, State
 from intervalq.store import stopwatch
+from intervalq_stores.nats import _lists
 from intervalq_stores.nats._names import decoded
 from intervalq_stores.nats._queue import entry as nats_queue_entry
 from intervalq_stores.nats._queue.entry import STEP, Broken, Newer
@@ -256,14 +257,8 @@ class History:
     async def tokens(self) -> list[str]:
         """The queues that have a log."""
         await self.prepare()
-        found: list[str] = []
-        while True:
-            asked = {"subjects_filter": f"{_SUBJECTS[LOG]}*", "offset": len(found)}
-            answer = await self.server.ask(f"STREAM.INFO.{LOG}", asked)
-            more = answer["state"].get("subjects") or {}
-            found += [subject.removeprefix(_SUBJECTS[LOG]) for subject in more]
-            if not more or len(found) >= answer.get("total", 0):
-                return found
+        found = await _lists.subjects(self.server, LOG, f"{_SUBJECTS[LOG]}*")
+        return [subject.removeprefix(_SUBJECTS[LOG]) for subject in found]
 
     async def clock(self) -> tuple[int, int, int]:
         """The time of the request and of its answer, and the reading of the server's clock in between."""

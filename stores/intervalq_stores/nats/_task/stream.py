@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 
 from intervalq.store import stopwatch
 from intervalq.tasks.rules import SECOND, Row
+from intervalq_stores.nats import _lists
 from intervalq_stores.nats._connection import Connection
 from intervalq_stores.nats._names import encoded
 from intervalq_stores.nats._server import Refused, Server
@@ -186,27 +187,14 @@ class Stream:
     async def consumers(self) -> list[Any]:
         """The server's info about all consumers."""
         await self.connection()
-        found: list[Any] = []
-        while True:
-            page = await self.server.ask(f"CONSUMER.LIST.{STREAM}", {"offset": len(found)})
-            found += page.get("consumers") or []
-            if len(found) >= page["total"] or not page.get("consumers"):
-                return found
+        return await _lists.consumers(self.server, STREAM)
 
     # --- messages -----------------------------------------------------------------------------------
 
     async def subjects(self, pattern: str) -> dict[str, int]:
         """The number of messages of each subject."""
         await self.connection()
-        found: dict[str, int] = {}
-        while True:
-            page = await self.server.ask(
-                f"STREAM.INFO.{STREAM}", {"subjects_filter": pattern, "offset": len(found)}
-            )
-            some = page["state"].get("subjects") or {}
-            found |= some
-            if not some or len(found) >= page.get("total", 0):
-                return found
+        return await _lists.subjects(self.server, STREAM, pattern)
 
     async def last(self, pattern: str) -> tuple[int, Msg | None]:
         """The last message of a subject or pattern, and its sequence; 0 if there is none."""
