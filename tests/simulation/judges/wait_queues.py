@@ -130,7 +130,10 @@ class WaitQueues:
         return bool(grants) and grants[-1].slot + grants[-1].latest < at
 
     def _is_overrun(self, process: Process, record: str, slot: Slot, at: float) -> bool:
-        """Whether a late start in an earlier slot of a process left no room for this one by an instant."""
+        """Whether a late start in an earlier slot of a process left no room for this one by an instant.
+
+        A thread that has an earlier slot in hand may begin in it at any moment.
+        """
         grants = self._seen.grants.get((record, slot.ticket), [])
         began = [
             start.at
@@ -138,6 +141,14 @@ class WaitQueues:
             if start.job.process is process and start.slot < (record, slot.ticket) and start.at <= at
             if start.record == record
         ]
+        if grants and grants[-1].heard is not None:
+            began += [
+                min(until, at)
+                for job in self._seen.jobs
+                if job.process is process and slot.ticket not in job.came_late
+                for since, until in job.in_hand
+                if grants[-1].heard <= since <= at
+            ]
         if not grants or not began:
             return False
         room = grants[-1].slot + grants[-1].latest - max(began)
