@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -90,12 +91,19 @@ def acting(action: str, subject: str, store: str) -> Iterator[Acting]:
 
 
 def kept_in() -> Path:
-    """The file that keeps actions: that of `INTERVALQ_ACTIONS`, else one in the user's state folder."""
+    """The file that keeps actions: that of `INTERVALQ_ACTIONS`, else one in the user's state folder.
+
+    Raises:
+        OSError: the user has no home, as in some containers.
+    """
     if named := os.environ.get("INTERVALQ_ACTIONS"):
         return Path(named)
     from platformdirs import user_state_path  # noqa: PLC0415 - only needed without the variable
 
-    return user_state_path("intervalq") / "actions.jsonl"
+    try:
+        return user_state_path("intervalq") / "actions.jsonl"
+    except RuntimeError as error:
+        raise OSError(errno.ENOENT, str(error)) from None
 
 
 class Keeper(logging.Handler):
@@ -103,8 +111,8 @@ class Keeper(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trouble: OSError | None = None
-        """Why the last action couldn't be written."""
+        self.trouble = ""
+        """Why an action couldn't be written; empty: all of them could."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
@@ -113,10 +121,15 @@ class Keeper(logging.Handler):
         try:
             path = kept_in()
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab", buffering=0) as file:  # one write, so that lines of processes don't mix
+            with open(path, "ab", buffering=0, opener=_private) as file:  # one write: lines don't mix
                 file.write(f"{json.dumps(line)}\n".encode())
         except OSError as error:  # the action was done
-            self.trouble = error
+            named = error.filename or os.environ.get("INTERVALQ_ACTIONS") or "actions.jsonl"
+            self.trouble = f"{named}: {error.strerror}"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @contextmanager
@@ -148,8 +161,8 @@ def _read(line: bytes) -> Action | None:
     """The action in a line; None: the line is none, or only the end of one."""
     try:
         data: Any = json.loads(line)
-        at = datetime.fromisoformat(data["time"]).timestamp()
+        at = datetime.fromisoformat(data["time"]).astimezone(UTC).timestamp()
         who, action, subject, result, store = (str(data[name]) for name in _FIELDS)
         return Action(who, action, subject, result, store, at)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -188,10 +188,10 @@ def _actions_kept() -> Iterator[None]:
         try:
             yield
         finally:
-            if (error := keeper.trouble) is not None:
+            if keeper.trouble:
                 warn(
-                    f"{error.filename}: {error.strerror}: what was done isn't written down; name another "
-                    "file by INTERVALQ_ACTIONS"
+                    f"{keeper.trouble}: what was done isn't written down; name another file by "
+                    "INTERVALQ_ACTIONS"
                 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import logging
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,34 @@ def test_an_action_is_done_even_if_it_cannot_be_written_down(
     assert (log.handlers, log.level) == ([], logging.NOTSET)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this full disk")
+def test_a_full_disk_is_named(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("INTERVALQ_ACTIONS", "/dev/full")
+    assert run_app(["resume", "api"]) == 0
+    assert "intervalq: /dev/full: No space left on device: what was done" in capsys.readouterr().err
+
+
+def test_a_user_without_a_home_is_told(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_home(_: str) -> None:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.delenv("INTERVALQ_ACTIONS")
+    monkeypatch.setattr("platformdirs.user_state_path", no_home)
+    assert run_app(["resume", "api"]) == 0
+    assert "actions.jsonl: could not determine the home directory: what was" in capsys.readouterr().err
+    assert last_actions({url}) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_the_file_is_its_owners_alone(url: str, tmp_path: Path) -> None:
+    assert run_app(["resume", "api"]) == 0
+    assert (tmp_path / "new" / "actions.jsonl").stat().st_mode & 0o777 == 0o600
+
+
 def test_the_last_actions_on_a_store_are_found_whatever_else_is_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +152,11 @@ def test_the_last_actions_on_a_store_are_found_whatever_else_is_in_the_file(
         for number in range(2000):
             note("ann@host", "pause", f"queue {number}", "elsewhere" if number % 2 else "here")
     with path.open("a") as file:
-        file.write('[]\n{"time": "now"}\n{"half')
+        file.write('[]\n{"time": "now"}\n{"time": 1}\n')
+        file.write("[" * 50_000 + "\n")
+        file.write(
+            '{"time": "9999-12-31T23:59:59-12:00", "who": "", "action": "", "subject": "", "result": "", '
+            '"store": "here"}\n{"half'
+        )
     found = last_actions({"here"})
     assert [each.subject for each in found] == [f"queue {number}" for number in range(1998, 1598, -2)]
