@@ -126,8 +126,7 @@ def no_tracebacks(records: list[logging.LogRecord]) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("first", [0, 3])
-@pytest.mark.parametrize("use", [pace, schedule, do_tasks, look_at_tasks])
+@pytest.mark.parametrize(("use", "first"), [(schedule, 0), (schedule, 3), (look_at_tasks, 0)])
 async def test_nats(
     use: Callable[[str], Awaitable[None]], first: int, nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
