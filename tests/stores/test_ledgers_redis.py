@@ -151,3 +151,9 @@ async def test_rows_of_a_ledger_whose_first_key_was_lost_are_not_taken_for_those
     summary = (await store.apply(name, Count())).summary
     assert summary is not None
     assert (summary.done, summary.claimed) == (0, 1)
+
+
+async def test_a_key_with_the_beginning_of_a_huge_list_is_read(store: RedisLedgerStore, name: str) -> None:
+    key = "a\r\n>20261129\r\n\x7f/\u00e4\U0001f600"
+    await store.apply(name, Claim("s", HOUR, (key,)))
+    assert [row.key for row in (await store.apply(name, Look())).rows] == [key]

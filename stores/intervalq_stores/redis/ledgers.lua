@@ -29,7 +29,8 @@
 -- Answer   { now, found, cancelled, removed, verdicts, rows, cursor, summary }
 --            verdicts  kind, attempt, failed, value of each row, or of one if they are the same for all;
 --                      kinds are mine, known, busy, unknown, and `kept`: known, and this `record` wrote it
---            rows      key, how it is shown, attempt, value, at of each
+--            rows      key as JSON (clients distrust texts that look like an answer), how it is shown, attempt, value, at
+--                      of each
 --            summary   created, expires or '', done, failed, claimed, started, unknown, sessions
 -- Errors   CORRUPT (not our ledger), NEWER (a newer layout), RANGE (a number that can't be stored)
 --
@@ -219,7 +220,7 @@ local function page(answer, cursor, limit)
   local list, found = answer.rows, scanned[2]
   for i = 1, #found, 2 do
     local row, n = row_of(found[i + 1], where == 'r'), #list
-    list[n + 1], list[n + 2], list[n + 3] = found[i], shown(row), row.attempt
+    list[n + 1], list[n + 2], list[n + 3] = cjson.encode(found[i]), shown(row), row.attempt
     list[n + 4], list[n + 5] = row.value or '', row.at
   end
   if scanned[1] ~= '0' then

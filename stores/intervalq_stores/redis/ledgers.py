@@ -115,12 +115,20 @@ def _answer(command: Command, reply: list[Any]) -> Answer:
         _verdicts(command, verdicts),
         removed,
         tuple(
-            Seen(key.decode(), shown.decode(), attempt, value.decode(), at)
+            Seen(_key_in(key), shown.decode(), attempt, value.decode(), at)
             for key, shown, attempt, value, at in _by(5, rows)
         ),
         cursor.decode(),
         _summary(cancelled, *summary) if summary else None,
     )
+
+
+def _key_in(text: bytes) -> str:
+    """The key of a row, which the script has written as JSON."""
+    if not text.startswith(b'"'):
+        raise ValueError("a key isn't a text")
+    key: str = json.loads(text.decode())
+    return key
 
 
 def _whole(*numbers: object) -> None:
