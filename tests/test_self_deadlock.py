@@ -17,7 +17,7 @@ from anyio import to_thread
 
 import nested_jobs
 from intervalq import IntervalQueue, Job, SelfDeadlock, SlotTimeout
-from intervalq._queue import attempts
+from intervalq._timing import backoff
 from intervalq.sync import IntervalQueue as BlockingQueue
 from nested_jobs import by_run, nothing, turns, url
 from virtual_store import FarStore, in_virtual_time
@@ -245,7 +245,7 @@ async def test_a_job_that_is_tried_again_needs_a_place_again(
     places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the job pauses, another one takes its place and waits, as does the job that waits for it."""
-    monkeypatch.setattr(attempts, "backoff", lambda _attempt, _first: 1.0)
+    monkeypatch.setattr(backoff, "backoff", lambda _attempt, _first: 1.0)
 
     queue = IntervalQueue("q", interval="1ms", max_running=places, store=FarStore())
     tried: list[int] = []

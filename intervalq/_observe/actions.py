@@ -59,7 +59,7 @@ def user() -> str:
         import pwd  # noqa: PLC0415 - not on Windows
 
         name = pwd.getpwuid(os.getuid()).pw_name
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, AttributeError):
         name = os.environ.get("USERNAME", "")
     except KeyError:  # in a container, perhaps
         name = str(os.getuid())

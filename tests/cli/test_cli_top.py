@@ -112,7 +112,8 @@ async def test_what_was_done_is_written_down_and_shown(
     app = opened(url)
     with keeping():
         async with app.run_test(size=(110, 30)) as pilot:
-            for keys in ("py", "2", ("down", "enter", *"cy"), ("escape", "3", *"fy"), "5"):
+            await app.look()
+            for keys in ("py", "2", ("down", "enter"), "cy", ("escape", "3"), "fy", "5"):
                 await pilot.press(*keys)
                 await pilot.pause()
                 await changed(app)

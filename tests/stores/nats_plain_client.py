@@ -34,7 +34,9 @@ class PlainClient:
         await self._client.flush()
 
     async def ask(self, subject: str, body: object = None) -> Any:
-        answer = await self._client.request(f"$JS.API.{subject}", json.dumps(body or {}).encode())
+        answer = await self._client.request(
+            f"$JS.API.{subject}", json.dumps(body or {}).encode(), timeout=PATIENCE
+        )
         return json.loads(answer.data)
 
     async def flush(self) -> None:
