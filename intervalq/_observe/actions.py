@@ -24,6 +24,9 @@ MAX_SHOWN: Final = 200
 _TAIL: Final = 1 << 17
 """How many bytes at the end of the file are read: several hundred actions."""
 
+_MINUTE: Final = 60.0
+_MAX_COOLED: Final = 1_000
+
 
 class Action(NamedTuple):
     """What somebody did."""
@@ -107,10 +110,14 @@ def kept_in() -> Path:
 
 
 class Keeper(logging.Handler):
-    """Appends actions to the file, one line of JSON each. It is open only meanwhile, so it may be rotated."""
+    """Appends actions to the file, one line of JSON each. It is open only meanwhile, so it may be rotated.
+
+    Jobs whose server refuses them cool a queue down many times a second: one line a minute tells of these.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._cooled: dict[tuple[str, ...], float] = {}  # when a line told of these cool-downs
         self.trouble = ""
         """Why an action couldn't be written; empty: all of them could."""
 
@@ -118,6 +125,8 @@ class Keeper(logging.Handler):
         """See `logging.Handler`."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": when, **{name: getattr(record, name, "") for name in _FIELDS}}
+        if line["action"] == "cool-down" and self._is_repeated(tuple(line.values())[1:], record.created):
+            return
         try:
             path = kept_in()
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,6 +135,15 @@ class Keeper(logging.Handler):
         except OSError as error:  # the action was done
             named = error.filename or os.environ.get("INTERVALQ_ACTIONS") or "actions.jsonl"
             self.trouble = f"{named}: {error.strerror}"
+
+    def _is_repeated(self, what: tuple[str, ...], now: float) -> bool:
+        at = self._cooled.get(what)
+        if at is not None and now - _MINUTE < at <= now:
+            return True
+        if len(self._cooled) >= _MAX_COOLED:
+            self._cooled.clear()
+        self._cooled[what] = now
+        return False
 
 
 def _private(path: str, flags: int) -> int:

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from intervalq import IntervalQueue
-from intervalq._observe.actions import keeping, last_actions, note
+from intervalq._observe.actions import Keeper, keeping, last_actions, note
 from intervalq.cli._app import run_app
 from intervalq.ledger.rules import Ended, Record
 from intervalq.ledger.store import open_ledger_store
@@ -160,3 +160,14 @@ def test_the_last_actions_on_a_store_are_found_whatever_else_is_in_the_file(
         )
     found = last_actions({"here"})
     assert [each.subject for each in found] == [f"queue {number}" for number in range(1998, 1598, -2)]
+
+
+def test_one_line_a_minute_tells_of_cool_downs_by_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INTERVALQ_ACTIONS", str(tmp_path / "actions.jsonl"))
+    keeper = Keeper()
+    for now in (100.0, 100.5, 159.0, 161.0, 90.0):
+        record = logging.makeLogRecord({"created": now, "action": "cool-down", "subject": "queue api"})
+        keeper.emit(record)
+    assert len((tmp_path / "actions.jsonl").read_text().splitlines()) == 3

@@ -29,8 +29,8 @@
 -- Answer   { now, found, cancelled, removed, verdicts, rows, cursor, summary }
 --            verdicts  kind, attempt, failed, value of each row, or of one if they are the same for all;
 --                      kinds are mine, known, busy, unknown, and `kept`: known, and this `record` wrote it
---            rows      key as JSON (clients distrust texts that look like an answer), how it is shown, attempt, value, at
---                      of each
+--            rows      key as JSON (clients distrust texts that look like an answer), how it is shown, attempt, value,
+--                      at of each
 --            summary   created, expires or '', done, failed, claimed, started, unknown, sessions
 -- Errors   CORRUPT (not our ledger), NEWER (a newer layout), RANGE (a number that can't be stored)
 --
