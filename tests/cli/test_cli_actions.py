@@ -79,7 +79,7 @@ def test_what_commands_change_is_written_down_and_what_they_show_is_not(url: str
     for command, *_ in DONE:
         assert run_app(command.split()) == 0, command
     for command in ("status", "tasks list", "tasks insert q 1", "schedule list", "ledger list"):
-        assert run_app(command.split()) == 0, command
+        assert run_app([*command.split()]) == 0, command
     found = written(tmp_path)
     assert [(each["action"], each["subject"], each["result"]) for each in found] == [
         each[1:] for each in DONE
