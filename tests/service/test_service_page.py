@@ -100,12 +100,16 @@ async def test_in_a_browser(tmp_path: Path) -> None:
 
 async def weighed(page: Page, url: str) -> None:
     """The weight of a key is changed for all processes."""
-    button = "[...document.querySelectorAll('button')].find((one) => one.dataset.of === 'Weight llm:ann')"
+    ann = IntervalQueue("turns", rate="1000/s", each="shared", store=url)["ann"]
+    async with ann.slot():
+        pass
+    button = "[...document.querySelectorAll('button')].find((one) => one.dataset.of === 'Weight turns:ann')"
+    await page.until(f"{button} !== undefined")
     before = len(page.asked)
     for page.typed in ("", "1001", "3"):  # nothing is sent, refused, done
         await page.see(f"{button}.click()")
     await page.until("document.querySelector('#queues').textContent.includes('3, for all processes')")
-    assert (await IntervalQueue("llm", store=url)["ann"].inspect()).weight == 3
+    assert (await ann.inspect()).weight == 3
     asked, page.asked = page.asked[before:], page.asked[:before]
     assert [each.partition(" of ")[0] for each in sorted(asked)] == [
         *("Starts", "Starts", "Starts"),
@@ -168,8 +172,8 @@ async def tasks_in_bulk(page: Page, url: str) -> None:
         assert (back.attempt, back.error) == (0, "")
     acted = await page.see("document.querySelector('#actions').textContent")
     for each in (
-        "allcancel 13tasks of reports",
-        "allmove 1tasks of mails.dead to later",
+        "allcanceltasks of reports13 tasks",
+        "allmovetasks of mails.dead to later1 task",
         "allpausequeue api",
     ):
         assert each in acted
