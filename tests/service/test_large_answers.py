@@ -93,10 +93,11 @@ async def test_lists_of_too_many_values_are_refused(queue: str, monkeypatch: pyt
         docs = [{"namespace": queue, "id": f"{n}", "key": "k", "content": numbers} for n in range(3)]
         made = (await http.post("/modify", json={"inserts": inserts, "docInserts": docs})).json()
         assert ["value" in one for one in made["inserted"]] == [True, True, False]
-        for path, query in (
-            ("tasks", {"queue": queue, "limit": 3}),
-            ("docs", {"query.namespace": queue, "query.limit": 3}),
-        ):
+        looks: dict[str, dict[str, str | int]] = {
+            "tasks": {"queue": queue, "limit": 3},
+            "docs": {"query.namespace": queue, "query.limit": 3},
+        }
+        for path, query in looks.items():
             refused = await http.get(f"/{path}", params=query)
             assert refused.status_code == 429
             assert "give a lower limit" in refused.text
