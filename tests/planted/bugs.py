@@ -84,12 +84,12 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     withdrawn-untold              withdrawn        21
     loss-unsaid                   failover          4
     taken-in-late                 threads          185
-    woken-in-vain                 gone              48
+    woken-in-vain                 gone               6
     never-given-up                gone               1
     slept-through                 debts            287
     asks-for-nobody               gone               3
     configured-in-vain            joins             31
-    late-threads-take-nothing     returns           10
+    late-threads-take-nothing     returns           26
     window-short                  windows            1
     jitter-forgotten              windows            9
     lateness-forgotten            windows            1

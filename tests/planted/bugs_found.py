@@ -76,7 +76,7 @@ def _() -> Iterator[None]:
     yield from instead(StoreTime, "took", took)
 
 
-@bug("woken-in-vain", "gone", 47)
+@bug("woken-in-vain", "gone", 5)
 def _() -> Iterator[None]:
     """A shard that can't subscribe to wake-ups is woken, and asks an absent store again without a pause."""
 

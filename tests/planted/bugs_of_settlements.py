@@ -84,7 +84,7 @@ def _() -> Iterator[None]:
     yield from instead(Connection, "adopt", adopt)
 
 
-@bug("late-threads-take-nothing", "returns", 9)
+@bug("late-threads-take-nothing", "returns", 25)
 def _() -> Iterator[None]:
     """A job whose thread came too late takes a slot without its units."""
 
