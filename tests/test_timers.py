@@ -107,6 +107,21 @@ def test_a_timer_does_not_wait_for_a_later_one() -> None:
 
 
 @needs_timerfd
+@pytest.mark.parametrize("instant", [0, 1])
+def test_a_timer_in_the_past_does_not_wait_for_one_that_is_set_next(instant: int) -> None:
+    async def scenario(timers: Timers) -> None:
+        past = waits(timers, instant)
+        far = waits(timers, FAR - 1)  # it is set before the event loop sees that the first one has gone off
+        await past
+        assert not far.done()
+        far.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await far
+
+    with_timers(scenario)
+
+
+@needs_timerfd
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_those_who_leave_early_are_not_kept(cancelled: bool) -> None:
     """The descriptor isn't kept either: see `with_timers`."""

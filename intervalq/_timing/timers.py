@@ -69,6 +69,7 @@ class Timers:
             finally:
                 timer.cancel()
             return
+        instant = max(1, instant)  # `_next` 0 says that nothing is set: another wait would move the timer
         entry = (instant, next(self._numbers), waker)
         heapq.heappush(self._set, entry)
         if not 0 < self._next <= instant:
