@@ -9,6 +9,7 @@ import pytest
 
 from intervalq import rules
 from intervalq.rules import (
+    ERROR_KEPT,
     FOREVER,
     IDLE_KEPT,
     Advance,
@@ -297,3 +298,15 @@ def test_a_record_that_makes_no_sense_is_refused(change: dict[str, object]) -> N
         if name != "held_since":
             with pytest.raises(BadRecord):
                 State.from_dict(without)
+
+
+def test_of_the_reported_errors_the_largest_counts_until_it_is_old() -> None:
+    state, _ = take(None, T0, error=5_000)
+    state, _ = take(state, T0 + SECOND, error=100)
+    assert (state.error, state.error_until) == (5_000, T0 + ERROR_KEPT)
+    state, _ = take(state, T0 + 2 * SECOND, error=5_000)
+    assert (state.error, state.error_until) == (5_000, T0 + 2 * SECOND + ERROR_KEPT)
+    state, _ = take(state, state.error_until - 1)
+    assert state.error == 5_000
+    state, _ = take(state, state.error_until, error=100)
+    assert state.error == 100

@@ -195,3 +195,39 @@ def test_a_host_that_gets_no_answers_ends_its_command_before_another_one_may_beg
         assert ended[0] <= Record.from_text(text).until - 900_000
 
     run(main)
+
+
+def test_of_several_hosts_that_take_over_a_lost_run_one_does() -> None:
+    """They see at the same time that its lease has ended, and the answers of the store take a while."""
+    store, runs = MemoryStore(clock=virtual_micros), list[int]()
+
+    class Command:
+        """A command."""
+
+        async def run(self, fence: int, _grace: float) -> int:
+            runs.append(fence)
+            await anyio.sleep(1)
+            return 0
+
+    async def main() -> None:
+        plan, now = Plan.of(every="365d"), virtual_micros()
+        at = plan.latest(0, now, 1)[0]
+        lost = Record(
+            plan=plan.to_text(), through=at, reported=0, fired=at, fence=1, holder="lost",
+            until=now + 1_000_000, running=True,
+        )  # fmt: skip
+        await store.swap_schedule("n", None, lost.to_text())
+        codes: list[int] = []
+
+        async def host() -> None:
+            line = Line(store)
+            line.slow_looks = line.slow_swaps = 0.1
+            made = _Once(line, "n", plan, None, 9_000_000, waits=True, retries=True)
+            codes.append(await made._decide(Command()))  # type: ignore[arg-type]  # as much of one as it needs
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(host)
+        assert (runs, codes) == ([2], [0, 0, 0])
+
+    run(main)

@@ -90,6 +90,20 @@ async def test_what_a_job_really_took_is_free_for_others(http: httpx.AsyncClient
             await anyio.sleep(0.02)
 
 
+async def test_of_too_many_receipts_the_oldest_is_forgotten(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intervalq.service._pacing.verbs._MAX_RECEIPTS", 2)
+    await http.put("/q", json={"limits": ["1000 tokens/h"]})
+    slots = [await http.post("/q/slot", json={"cost": {"tokens": 10}}) for _ in range(3)]
+    receipts = [slot.json()["receipt"] for slot in slots]
+    settled = [
+        (await http.post("/q/settle", json={"receipt": receipt, "units": {"tokens": 5}})).status_code
+        for receipt in receipts
+    ]
+    assert settled == [404, 204, 204]
+
+
 async def test_keys_on_their_own_and_under_one_rate(http: httpx.AsyncClient) -> None:
     await http.put("/q", json={"rate": "1/h"})
     assert (await http.put("/q", json={"key": "ä/b", "rate": "1/h"})).status_code == 200

@@ -30,6 +30,7 @@ from intervalq.tasks import (
 from intervalq.tasks._spec.outcome import Kept, outcome
 from intervalq.tasks.rules import SECOND, Begin, Modify, OutcomeRow, Row, Session, Work
 from intervalq.tasks.sync import Tasks as BlockingTasks
+from intervalq_stores._waiters import Waiters
 from intervalq_stores.memory.tasks import MemoryTaskStore
 from tasks.fake_store import FakeStore, handle
 from virtual_store import BACKENDS, in_virtual_time
@@ -89,6 +90,21 @@ async def test_who_waits_has_the_result_soon_after_the_end(backend: str) -> None
         assert [outcome.value for outcome in outcomes] == [20, 3, 0, 20]
         assert 20 <= anyio.current_time() - began < 21.2
         tasks.stop()
+
+
+@BACKENDS
+@in_virtual_time
+async def test_all_who_wait_for_a_task_are_notified(backend: str) -> None:
+    waiters = Waiters()
+    with waiters.waiting(["a"]) as one, waiters.waiting(["a", "b"]) as other, waiters.waiting(["a"]) as third:
+        assert waiters.alone(other) == ["b"]
+        waiters.notify(["a"])
+        await one.wait()
+        await third.wait()
+        assert other.left == {"b"}
+        waiters.notify(["b", "c"])
+        await other.wait()
+    waiters.notify(["a", "b"])  # nobody waits any more
 
 
 @BACKENDS

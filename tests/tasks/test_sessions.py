@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from intervalq.errors import QueueClosed, StoreUnavailable
 from intervalq.tasks import Claim, ClaimLost
-from intervalq.tasks.rules import Beat, Begin, Command, End, Select, Work
+from intervalq.tasks.rules import Beat, Begin, Command, End, Modify, Select, Work
 from tasks.fake_store import FakeStore, claimed, handle, once, until
 from virtual_store import BACKENDS, gather, in_virtual_time
 
@@ -108,6 +108,31 @@ async def test_an_acknowledgement_is_not_taken_for_done_because_its_session_laps
         with pytest.raises(ClaimLost):
             await claim.ack()
         assert await store.sizes() == {"q": 1}
+
+
+@BACKENDS
+@pytest.mark.parametrize("changes", [False, True])
+@in_virtual_time
+async def test_an_acknowledgement_sent_again_is_not_taken_for_done_because_another_session_did_the_task(
+    backend: str, changes: bool
+) -> None:
+    store = FakeStore()
+    async with handle(store) as tasks, handle(store.line()) as others:
+        claim = await claimed(tasks)
+        is_first = once(Modify if changes else Work, lambda command: not changes or command.inserts)
+
+        async def never_arrives(command: Command[object]) -> None:
+            if is_first(command):
+                await store.behind.apply(
+                    End(claim._row.session or "")
+                )  # frees it as a lapse does, but at once
+                await (await others.claim("q")).ack()
+                raise StoreUnavailable("fake", "away")
+
+        store.before = never_arrives
+        with pytest.raises(ClaimLost):
+            await claim.ack(*[tasks.new("r", 1)] * changes)
+        assert await store.sizes() == {}
 
 
 async def _nothing(_command: Command[object]) -> None:
