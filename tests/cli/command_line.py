@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import sniffio
 from click.testing import CliRunner
 
 from intervalq.cli._app import app, run_app
@@ -23,15 +25,17 @@ FIELDS = ["job", "shard", "ticket", "due", "started", "ended", "exit_code", "std
 
 
 BRIEF: Final = {
-    *("status", "pause", "resume", "cool-down", "configure", "reclaim", "drop"),
+    *("status", "pause", "resume", "cool-down", "configure", "reclaim", "drop", "doctor"),
     *(
         f"tasks {name}"
         for name in ("insert", "list", "show", "delete", "modify", "move", "queues", "sessions")
     ),
-    *(f"tasks {name}" for name in ("retry", "dead", "cancel")),
+    *(f"tasks {name}" for name in ("retry", "dead", "cancel", "claim", "ack", "nak")),
+    *(f"schedule {name}" for name in ("list", "next", "run", "pause", "resume", "drop")),
+    *(f"ledger {name}" for name in ("list", "show", "forget", "drop")),
 }
 """Commands that start nothing and outlive nothing: they run without a process of their own, which would take
-longer than they do."""
+longer than they do. The examples of the help run each of them as a process."""
 
 
 @dataclass
@@ -87,7 +91,8 @@ class CommandLine:
                 environment.delenv(name)
             for name, value in self.environment.items():
                 environment.setenv(name, value)
-            code = run_app(list(args))
+            with _outside_of_the_event_loop():
+                code = Context().run(run_app, list(args))
             return Ended(code, out.getvalue().decode(), err.getvalue().decode())
 
     def start(self, *args: str, **more: Any) -> subprocess.Popen[str]:
@@ -137,14 +142,20 @@ class CommandLine:
 
 
 def _is_brief(args: tuple[str, ...]) -> bool:
-    words = 2 if args[:1] == ("tasks",) else 1
-    if " ".join(args[:words]) not in BRIEF or threading.current_thread() is not threading.main_thread():
-        return False  # it has an event loop of its own, whose handlers of signals need the main thread
+    words = 2 if args[:1] in {("tasks",), ("schedule",), ("ledger",)} else 1
+    # A command has an event loop of its own, whose handlers of signals need the main thread.
+    return " ".join(args[:words]) in BRIEF and threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def _outside_of_the_event_loop() -> Iterator[None]:
+    """Let another event loop run here. That of the test, if it has one, stands still as during a process."""
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
     try:
-        sniffio.current_async_library()
-    except sniffio.AsyncLibraryNotFoundError:
-        return True
-    return False  # there can't be a second event loop
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
 
 
 def help_of(*command: str) -> str:
