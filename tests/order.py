@@ -67,6 +67,15 @@ LONG: Final = (
     "test_soak.py",
     "service/test_remote_suites.py",
     "service/test_pacing_fuzz.py",
+    "service/test_service_page.py",
+    "spark/test_java.py",
+    "test_keyed_processes.py",
+    "test_keyed_shares.py",
+    "test_auto_rate.py",
+    "test_keyed_bugs.py",
+    "test_keyed_own_limits.py",
+    "test_layout.py",
+    "test_telemetry.py",
 )
 """The files that take longest come first: if a long one runs last, the other processors idle meanwhile.
 
