@@ -377,7 +377,10 @@ class Unauthorized(StoreError):
 
 
 class InsecureTransport(StoreError):
-    """TLS was required but failed: a wrong certificate, or a server without TLS. No password was sent."""
+    """TLS failed: a wrong certificate of either side, or only one side uses it. The message has the remedy.
+
+    Where TLS was required, nothing was sent in clear text.
+    """
 
 
 class InsecurePath(StoreError):

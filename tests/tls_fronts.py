@@ -32,22 +32,29 @@ class Certificates:
         self._authority.cert_pem.write_to_path(self.authority)
 
     def made(self, kind: str) -> tuple[str, str]:
-        """Make the files of a certificate and its key: `good`, `stranger`, `other host` or `expired`."""
+        """Make the files of a certificate and its key.
+
+        Kinds: `good`, `stranger`, `other host`, `expired`, or `early` for one that isn't valid yet.
+        """
         authority = self._stranger if kind == "stranger" else self._authority
         hosts = ["elsewhere.example"] if kind == "other host" else ["127.0.0.1", "localhost"]
-        ago = datetime.now(UTC) - timedelta(days=2)
+        ago = datetime.now(UTC) + timedelta(days=2 if kind == "early" else -2)
         end = ago + timedelta(days=1) if kind == "expired" else ago + timedelta(days=365)
         made = authority.issue_cert(*hosts, not_before=ago, not_after=end)
         name = kind.replace(" ", "-")
         chain, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         made.cert_chain_pems[0].write_to_path(chain)
         made.private_key_pem.write_to_path(key)
+        key.chmod(0o600)  # libpq insists
         return str(chain), str(key)
 
-    def server(self, kind: str) -> ssl.SSLContext:
-        """The TLS context of a server with such a certificate."""
+    def server(self, kind: str, *, asks: bool = False) -> ssl.SSLContext:
+        """The TLS context of a server with such a certificate; `asks`: which demands one of clients, too."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.made(kind))
+        if asks:
+            context.load_verify_locations(self.authority)
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
 
 

@@ -14,13 +14,12 @@ import anyio
 from intervalq._queue.options import Duration
 from intervalq._spec import parse
 from intervalq._timing.clock import CLOCK
-from intervalq._timing.outage import LoopOutage
 from intervalq.errors import InvalidOption, ScheduleNotFound, StoreUnavailable
 from intervalq.schedules._choice import Misfire
 from intervalq.schedules._holder import host_of, runs_command
 from intervalq.schedules._occurrence import Occurrence
 from intervalq.schedules._records import Records
-from intervalq.schedules._runner import Runner, look_often
+from intervalq.schedules._runner import Runner, look_first, look_often
 from intervalq.schedules._task import Overlap, ScheduledTask, checked_function, checked_policies
 from intervalq.schedules._times.plan import Plan
 from intervalq.schedules.rules import Record, ask, pause, resume
@@ -220,14 +219,7 @@ class Schedules:
                 "there is no schedule to run: decorate functions with every(...) or cron(...)"
             )
         records = self._records()
-        outage = LoopOutage()
-        while True:
-            try:
-                await records.look([*self._tasks])
-                break
-            except StoreUnavailable:
-                outage.failed()
-                await outage.pause()
+        await look_first(records, [*self._tasks])
         try:
             async with anyio.create_task_group() as group:
                 runners = {name: Runner(task, records, group) for name, task in self._tasks.items()}

@@ -263,6 +263,21 @@ def _nothing() -> None:
     pass
 
 
+async def look_first(records: Records, names: list[str]) -> None:
+    """Read the records of schedules, however long the store can't be reached."""
+    outage = LoopOutage()
+    while True:
+        try:
+            await records.look(names)
+        except StoreUnavailable as error:
+            if not outage:
+                log.warning("schedules wait for the store: %s; trying again", error)
+            outage.failed()
+            await outage.pause()
+        else:
+            return
+
+
 async def look_often(records: Records, runners: dict[str, Runner], seconds: float) -> None:
     """Read the records of all schedules of a process when they change, and at regular intervals.
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import ssl
-from typing import Final
+from typing import Final, NamedTuple
 
 log: Final = logging.getLogger("intervalq")
 
 _warned: Final[set[str]] = set()
 """Stores about which this process has warned: once is enough."""
 
-_EXPIRED: Final = frozenset({9, 10, 11, 12})  # numbers of OpenSSL, X509_V_ERR_...
+_PATIENCE: Final = 0.5
+"""The timeout, in seconds, of a second look at a server that ended a connection."""
+
+_EARLY: Final = frozenset({9, 11})  # numbers of OpenSSL, X509_V_ERR_...
+_EXPIRED: Final = frozenset({10, 12})
 _UNKNOWN: Final = frozenset({2, 18, 19, 20, 21, 24, 27})
 _OTHER_HOST: Final = frozenset({62, 63, 64})
 _NO_TLS: Final = frozenset(
@@ -27,7 +32,20 @@ _NO_TLS: Final = frozenset(
 
 
 class TLSFault(Exception):
-    """TLS was required and failed; the text says why, and what to do. Nothing secret has been sent."""
+    """Server and client don't agree on TLS. The text says why, and what to do."""
+
+
+class Remedies(NamedTuple):
+    """What to write in the URL of a kind of store, for the texts of faults."""
+
+    authority: str
+    """The file of a certificate authority."""
+    own: str
+    """A certificate of the client's own, and its key."""
+    plain: str
+    """For a server without TLS."""
+    tls: str
+    """For a server with TLS."""
 
 
 def is_near(host: str) -> bool:
@@ -62,21 +80,25 @@ def warn_of_password(store: str, remedy: str) -> None:
         )  # fmt: skip
 
 
-def clear_text(remedy: str) -> TLSFault:
+def no_passphrase() -> str:
+    """What to give to `ssl` as a passphrase, so that it doesn't ask for one on the terminal."""
+    raise ValueError("the private key has a passphrase: give one without")
+
+
+def clear_text(remedies: Remedies) -> TLSFault:
     """The fault of a server without TLS, or of a network that hides the server's offer of TLS."""
     return TLSFault(
         "TLS is required, but the server uses clear text there, or something on the network has removed its "
-        f"offer of TLS; no password was sent: enable TLS on the server, or {remedy}"
+        f"offer of TLS; no password was sent: enable TLS on the server, or {remedies.plain}"
     )
 
 
-def fault_of(error: BaseException | None, authority: str, plain: str) -> TLSFault | None:
+def fault_of(error: BaseException | None, remedies: Remedies) -> TLSFault | None:
     """The TLS fault behind an error while connecting; None: the error is about something else.
 
     Args:
         error: the error, which may be one of TLS, or caused by one.
-        authority: how the URL names the file of a certificate authority.
-        plain: what to write for a server without TLS.
+        remedies: of the kind of store.
     """
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, ssl.SSLError):
@@ -84,17 +106,81 @@ def fault_of(error: BaseException | None, authority: str, plain: str) -> TLSFaul
     if seen is None or isinstance(seen, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
         return None
     if isinstance(seen, ssl.SSLCertVerificationError):
-        return _certificate(seen.verify_code, seen.verify_message, authority)
+        return _certificate(seen.verify_code, seen.verify_message, remedies)
     if seen.reason in _NO_TLS:
-        return clear_text(plain)
-    return TLSFault(f"TLS is required, but server and client can't agree on it: {seen.reason or seen}")
+        return clear_text(remedies)
+    return disagreement(seen.reason or str(seen), remedies)
 
 
-def _certificate(code: int, message: str, authority: str) -> TLSFault:
-    if code in _EXPIRED:
-        why = "has expired, or isn't valid yet: renew it, or set the clock of this machine"
+def disagreement(reason: str, remedies: Remedies) -> TLSFault:
+    """The fault behind what OpenSSL says, for example of an alert that the server has sent."""
+    said = reason.upper().replace(" ", "_")
+    if "ALERT" in said and said.endswith("CERTIFICATE_REQUIRED"):
+        why = f"the server demands a certificate of the client: give it with {remedies.own}"
+    elif "ALERT" in said and ("CERTIFICATE" in said or said.endswith(("UNKNOWN_CA", "ACCESS_DENIED"))):
+        why = f"the server refuses the client's certificate: give one that it accepts with {remedies.own}"
+    else:
+        why = (
+            "server and client can't agree on it: allow the same versions and ciphers; if the server demands "
+            f"a certificate of the client, give it with {remedies.own}"
+        )
+    return TLSFault(f"TLS is required, but {why} ({reason})")
+
+
+async def look_again(
+    host: str, port: int, context: ssl.SSLContext | None, remedies: Remedies, *, after_hello: bool = False
+) -> TLSFault | None:
+    """The fault for which a server may have ended a connection without an answer; None: none was found.
+
+    A server checks the client's certificate while the client already sends. Its alert is then often lost
+    with the connection, so this connects once more, and only listens.
+
+    Args:
+        host: of the server.
+        port: of the server.
+        context: the client's TLS; None: it used clear text, which a server with TLS doesn't answer.
+        remedies: of the kind of store.
+        after_hello: whether the server sends a line before TLS begins.
+    """
+    tls = context or _unchecked()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            reader, writer = await asyncio.open_connection(host, port, ssl=None if after_hello else tls)
+            try:
+                if after_hello:
+                    await reader.readline()
+                    await writer.start_tls(tls, server_hostname=host)
+                if context is not None:
+                    await reader.read(1)
+            finally:
+                writer.transport.abort()
+    except ssl.SSLError as error:
+        if context is not None:
+            return fault_of(error, remedies)
+        if "ALERT" not in (error.reason or ""):
+            return None
+    except (OSError, TimeoutError):
+        return None
+    return None if context else TLSFault(f"the server uses TLS there, but the URL doesn't: {remedies.tls}")
+
+
+def _unchecked() -> ssl.SSLContext:
+    """The TLS of a client that only asks whether there is TLS, and sends nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _certificate(code: int, message: str, remedies: Remedies) -> TLSFault:
+    if code in _EARLY:
+        why = "isn't valid yet: set the clock of this machine"
+    elif code in _EXPIRED:
+        why = "has expired: renew it, or set the clock of this machine"
     elif code in _UNKNOWN:
-        why = f"is from an unknown authority: give the certificate file of its authority with {authority}"
+        why = (
+            "is from an unknown authority: give the certificate file of its authority with "
+            f"{remedies.authority}"
+        )
     elif code in _OTHER_HOST:
         why = "is for another host: use the host name of the certificate in the URL, or issue a new one"
     else:

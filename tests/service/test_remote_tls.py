@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from intervalq.errors import InsecureTransport, StoreUnavailable
+from intervalq.errors import InsecureTransport, InvalidOption, StoreUnavailable
 from intervalq.rules import Inspect
+from intervalq.service import Tls
 from intervalq.store import open_store
 from service.serving import serving
 from tls_fronts import SECRET, Certificates, Front
@@ -37,6 +38,7 @@ async def refusal(front: Front, query: str, scheme: str = "intervalq") -> str:
         ("stranger", "from an unknown authority: give the certificate file"),
         ("other host", "is for another host"),
         ("expired", "has expired"),
+        ("early", "isn't valid yet"),
         ("good", None),
     ],
 )
@@ -63,3 +65,39 @@ async def test_a_service_that_speaks_clear_text(certificates: Certificates, tmp_
     async with serving(f"memory://{tmp_path}") as address:
         with Front(f"tcp://{address}", None) as front:
             assert "uses clear text" in await refusal(front, f"?tls_ca={certificates.authority}")
+
+
+async def test_a_service_with_tls_and_a_url_without(certificates: Certificates, tmp_path: Path) -> None:
+    """It was taken for an outage."""
+    async with serving(f"memory://{tmp_path}") as address:
+        with Front(f"tcp://{address}", certificates.server("good")) as front:
+            assert "uses TLS there, but the URL doesn't: begin it with intervalqs://" in await refusal(
+                front, ""
+            )
+
+
+async def test_a_service_that_demands_a_certificate(certificates: Certificates, tmp_path: Path) -> None:
+    """It ends the connection without saying so, as a proxy without a service does: an error with a hint."""
+    cert, key = certificates.made("good")
+    own = Tls(cert, key, client_ca=certificates.authority)
+    async with serving(f"memory://{tmp_path}", tls=own) as address:
+        url = f"intervalqs://{SECRET}@{address}?tls_ca={certificates.authority}"
+        store = open_store(url)
+        with pytest.raises(
+            StoreUnavailable, match=r"demands a client's certificate, give one .* tls_cert=PATH"
+        ):
+            await store.apply("q", Inspect())
+        await store.aclose()
+        store = open_store(f"{url}&tls_cert={cert}&tls_key={key}")
+        assert (await store.apply("q", Inspect())).state is None
+        await store.aclose()
+
+
+async def test_files_that_can_not_be_used(certificates: Certificates) -> None:
+    cert, key = certificates.made("good")
+    _, other = certificates.made("stranger")
+    for query in ("tls_ca=/none", f"tls_ca={key}", f"tls_cert={cert}&tls_key={other}"):
+        store = open_store(f"intervalq://127.0.0.1:1?{query}")
+        with pytest.raises(InvalidOption, match="can't be used"):
+            await store.apply("q", Inspect())
+        await store.aclose()

@@ -30,7 +30,8 @@ pytestmark = pytest.mark.anyio
 WRONG = [
     ("stranger", "unknown authority: give the certificate file of its authority with"),
     ("other host", "another host"),
-    ("expired", "has expired"),
+    ("expired", "has expired: renew it"),
+    ("early", "isn't valid yet: set the clock"),
 ]
 
 
@@ -161,14 +162,20 @@ def secure_nats(
 
 
 def nats_with(
-    certificates: Certificates, folders: pytest.TempPathFactory, kind: str, *, optional: bool = False
+    certificates: Certificates,
+    folders: pytest.TempPathFactory,
+    kind: str,
+    *,
+    optional: bool = False,
+    asks: bool = False,
 ) -> Iterator[str]:
-    """A real NATS with TLS and a password."""
+    """A real NATS with TLS and a password; `asks`: for a certificate of clients, too."""
     path: Path = folders.mktemp("nats") / "server.conf"
     chain, key = certificates.made(kind)
     path.write_text(
         f"authorization {{ user: me, password: '{SECRET}' }}\n"
-        f"tls {{ cert_file: '{chain}', key_file: '{key}' }}\nallow_non_tls: {str(optional).lower()}\n"
+        f"tls {{ cert_file: '{chain}', key_file: '{key}', ca_file: '{certificates.authority}', "
+        f"verify: {str(asks).lower()} }}\nallow_non_tls: {str(optional).lower()}\n"
     )
     server = servers.nats_server("-c", str(path))
     server._ready = _listens
@@ -231,6 +238,9 @@ async def test_nats_with_a_wrong_certificate(
         ("postgresql://host/db?sslmode=", "sslmode is one of"),
         ("nats://host?tls=1", "tls:// with TLS"),
         ("nats://host?sslmode=verify-full", "tls:// with TLS"),
+        ("nats://host?tls_cert=x", "tls_cert=PATH and tls_key=PATH"),
+        ("rediss://host?ssl_cert_reqs=full", "ssl_... options"),
+        ("rediss://host?ssl_ca=x", "ssl_... options"),
     ],
 )
 def test_a_wish_for_tls_that_is_spelled_otherwise_is_refused(url: str, message: str) -> None:

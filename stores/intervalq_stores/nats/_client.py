@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
-from intervalq_stores._transport import clear_text
+from intervalq_stores._transport import Remedies, clear_text
 
 _PREFIX: Final = len("NATS/1.0")
 
@@ -24,7 +24,12 @@ _MAX_BUFFERED: Final = 68 << 20
 _MAX_LINE: Final = 1 << 20
 """The longest line in bytes. A server tells of itself and of its cluster in one."""
 
-PLAIN: Final = "omit tls_ca= and write nats:// for clear text"
+REMEDIES: Final = Remedies(
+    authority="tls_ca=PATH",
+    own="tls_cert=PATH and tls_key=PATH",
+    plain="omit the tls_ options and write nats:// for clear text",
+    tls="begin it with tls://",
+)
 
 
 class QuickMsg(Msg):
@@ -100,14 +105,14 @@ class QuickClient(Client):
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if self._secure and initial_connection:
             if not (info.get("tls_required") or info.get("tls_available")):
-                raise clear_text(PLAIN)
+                raise clear_text(REMEDIES)
             info["tls_required"] = True  # for the driver; servers may leave the choice to clients
         await super()._process_info(info, initial_connection)
 
     def _connect_command(self) -> bytes:
         """The command with the password: the last check, whatever the driver makes of the server's info."""
         if self._secure and not self.is_encrypted:
-            raise clear_text(PLAIN)
+            raise clear_text(REMEDIES)
         return super()._connect_command()
 
     async def give_up(self) -> None:

@@ -23,8 +23,8 @@ from intervalq.errors import (
     Unauthorized,
 )
 from intervalq.store import stopwatch
-from intervalq_stores._transport import TLSFault, fault_of
-from intervalq_stores.nats._client import PLAIN, QuickClient, QuickMsg, status
+from intervalq_stores._transport import TLSFault, fault_of, look_again
+from intervalq_stores.nats._client import REMEDIES, QuickClient, QuickMsg, status
 from intervalq_stores.nats._url import WITHIN, Headers
 
 
@@ -69,7 +69,7 @@ class Connection:
             client.direct[inbox._id] = connection._came  # noqa: SLF001 - there is no other name for it
         except BaseException as error:
             await client.give_up()
-            fault = error if isinstance(error, TLSFault) else fault_of(error, "tls_ca=PATH", PLAIN)
+            fault = await _fault(error, client, options)
             if fault is not None:
                 raise InsecureTransport(url, str(fault)) from error
             if isinstance(error, Exception):
@@ -331,6 +331,17 @@ class Connection:
         self.ended_at = stopwatch() if self.ended_at is None else self.ended_at
         for came in list(self._waiting.values()):
             came(None)
+
+
+async def _fault(error: BaseException, client: QuickClient, options: Mapping[str, Any]) -> TLSFault | None:
+    """The TLS fault for which a client could not connect; None: something else was wrong."""
+    fault = error if isinstance(error, TLSFault) else fault_of(error, REMEDIES)
+    cut = isinstance(error, ConnectionResetError | BrokenPipeError | driver.ConnectionClosedError)
+    server = client._current_server  # noqa: SLF001 - there is no other name for it
+    if fault is None and cut and "tls" in options and server is not None:
+        host, port = server.uri.hostname or "", server.uri.port or 4222
+        fault = await look_again(host, port, options["tls"], REMEDIES, after_hello=True)
+    return fault
 
 
 async def answered(answer: asyncio.Future[Msg], seconds: float | None) -> Msg:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intervalq.errors import InvalidOption
-from intervalq_stores._transport import is_near, rated, warn_of_password
+from intervalq_stores._transport import is_near, no_passphrase, rated, warn_of_password
 
 Headers: TypeAlias = dict[str, str]
 
@@ -19,14 +19,16 @@ _MAX_WAITING: Final = 512
 
 _ADDRESS: Final = (
     "this isn't the URL of a NATS: nats://[user:password@ or token@]host[:port][,host[:port]...], tls:// "
-    "with TLS; the query may have credentials=PATH of a .creds file and tls_ca=PATH of a certificate "
-    "authority, with which TLS is demanded, too, and how streams are made: replicas=1 to 5, "
-    "storage=file or memory, cluster=NAME and tags=TAG,TAG of where, max_waiting=COUNT of requests for tasks "
-    "of a queue; a password with : / ? # @ or % must be percent-encoded"
+    "with TLS; the query may have credentials=PATH of a .creds file; tls_ca=PATH of a certificate authority, "
+    "and tls_cert=PATH and tls_key=PATH of a certificate of your own, each of which demands TLS, too; and "
+    "how streams are made: replicas=1 to 5, storage=file or memory, cluster=NAME and tags=TAG,TAG of where, "
+    "max_waiting=COUNT of requests for tasks of a queue; a password with : / ? # @ or % must be "
+    "percent-encoded"
 )
 
 _TLS: Final = "begin the URL with tls://, or add tls_ca=PATH of a certificate authority: either demands TLS"
-_LOGIN: Final = frozenset({"credentials", "tls_ca"})
+_FILES: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
+_LOGIN: Final = _FILES | {"credentials"}
 _MADE: Final = frozenset({"replicas", "storage", "cluster", "tags", "max_waiting"})
 
 
@@ -80,6 +82,8 @@ def options_of(url: str) -> dict[str, Any]:
     address, given = rest.partition("?")[0], _query(url)
     if given.keys() - (_LOGIN | _MADE) or "#" in rest or "/" in address.rstrip("/"):
         raise InvalidOption(_ADDRESS)
+    if ("tls_cert" in given) != ("tls_key" in given):
+        raise InvalidOption(_ADDRESS)
     login, at, hosts = address.rstrip("/").rpartition("@")
     servers: list[str] = []
     for host in hosts.split(","):
@@ -104,15 +108,17 @@ def options_of(url: str) -> dict[str, Any]:
         import ssl  # noqa: PLC0415 - only needed here
 
         try:
-            options["tls"] = ssl.create_default_context(cafile=given.get("tls_ca"))
-        except OSError as error:
-            raise InvalidOption(f"tls_ca: {error}") from error
+            options["tls"] = context = ssl.create_default_context(cafile=given.get("tls_ca"))
+            if "tls_cert" in given:
+                context.load_cert_chain(given["tls_cert"], given["tls_key"], password=no_passphrase)
+        except (OSError, ValueError) as error:
+            raise InvalidOption(f"a file of tls_ca, tls_cert or tls_key can't be used: {error}") from error
     return options
 
 
 def demands_tls(url: str) -> bool:
     """Whether nothing may be sent without TLS."""
-    return url.partition("://")[0].lower() == "tls" or "tls_ca" in _query(url)
+    return url.partition("://")[0].lower() == "tls" or not _FILES.isdisjoint(_query(url))
 
 
 def way(url: str, *, encrypted: bool) -> tuple[str, str]:

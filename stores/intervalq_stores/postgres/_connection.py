@@ -227,7 +227,8 @@ class Server:
             message += "; upgrade intervalq here"
         refused = any(word in message for word in _REFUSALS) and not any(word in message for word in _PASSING)
         if code.startswith("28") or (not code and refused):
-            return Unauthorized(self.url, f"{message}; check user and password in the URL")
+            remedy = REMEDY if "no encryption" in message else "check user and password in the URL"
+            return Unauthorized(self.url, f"{message}; {remedy}")
         unknown = StoreTimeout if "timeout expired" in message else StoreUnavailable
         return _KINDS.get(code, unknown)(self.url, f"{message} ({code})" if code else message)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Mapping
@@ -10,18 +11,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from intervalq_stores._transport import TLSFault, clear_text, fault_of, is_near, rated
+from intervalq_stores._transport import Remedies, TLSFault, clear_text, disagreement, fault_of, is_near, rated
 
 if TYPE_CHECKING:
     from psycopg import OperationalError
 
-_AUTHORITY: Final = "sslrootcert=PATH"
-_PLAIN: Final = "write sslmode=disable for clear text"
+_ALERT: Final = re.compile(r"SSL error: ((?:\S+ )?alert .*)")
+"""What libpq says of a server that refuses this client."""
+
 _REQUEST: Final = b"\0\0\0\x08\x04\xd2\x16/"
 """The message that asks a server for TLS."""
 
 _PATIENCE: Final = 1.0
 """The timeout, in seconds, of reading the server's certificate."""
+
+_OWN: Final = re.compile(
+    r"(?:certificate present, but|private key file|could not (?:load|read|open) (?:private|certificate)).*"
+)
+"""What libpq says of the files of the client's certificate and key."""
 
 MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 """The values of `sslmode`."""
@@ -34,26 +41,42 @@ REMEDY: Final = (
     "attacker on the network can turn into clear text)"
 )
 
+_REMEDIES: Final = Remedies(
+    authority="sslrootcert=PATH",
+    own="sslcert=PATH and sslkey=PATH",
+    plain="write sslmode=disable for clear text",
+    tls="add sslmode=verify-full",
+)
+
 
 async def fault(error: OperationalError) -> TLSFault | None:
     """The TLS fault behind an error while connecting; None: it has nothing to do with TLS."""
     message = " ".join(str(error).split())
-    if "does not support SSL" in message:
-        return clear_text(_PLAIN)
+    if "certificate verify failed" in message:
+        found = await anyio.to_thread.run_sync(_look, settings(error.pgconn))
+        return found or TLSFault(f"the server's certificate can't be trusted: check {_REMEDIES.authority}")
+    alert = _ALERT.search(message)
+    return disagreement(alert[1], _REMEDIES) if alert else _named(message)
+
+
+def _named(message: str) -> TLSFault | None:
+    """The fault that a message of libpq, or of the server, names."""
+    if any(one in message for one in ("does not support SSL", "wrong version number", "response to SSL")):
+        return clear_text(_REMEDIES)
     if "server certificate for" in message or "get server's host name from server cert" in message:
         return TLSFault(
             "the server's certificate is for another host: use the host name of the certificate in the URL, "
             "or issue a new one; no password was sent"
         )
-    if "root certificate file" in message or "root certificate" in message:
+    if "root certificate" in message:
         return TLSFault(
-            f"there is no certificate authority to check the server with: give its file with {_AUTHORITY}"
+            "there is no certificate authority to check the server with: give its file with "
+            f"{_REMEDIES.authority}"
         )
-    if "certificate verify failed" in message:
-        found = await anyio.to_thread.run_sync(_look, settings(error.pgconn))
-        return found or TLSFault(f"the server's certificate can't be trusted: check {_AUTHORITY}")
-    if "SSL error: wrong version number" in message or "unexpected response to SSL" in message:
-        return clear_text(_PLAIN)
+    if (own := _OWN.search(message)) is not None:
+        return TLSFault(f"the client's certificate can't be used: correct {_REMEDIES.own} ({own[0]})")
+    if "valid client certificate" in message:
+        return disagreement("alert certificate required", _REMEDIES)
     return None
 
 
@@ -106,9 +129,9 @@ def _look(given: Mapping[str, str]) -> TLSFault | None:
         with socket.create_connection((given.get("hostaddr") or host, port), timeout=_PATIENCE) as way:
             way.sendall(_REQUEST)
             if way.recv(1) != b"S":
-                return clear_text(_PLAIN)
+                return clear_text(_REMEDIES)
             try:
                 context.wrap_socket(way, server_hostname=host).close()
             except ssl.SSLError as error:
-                return fault_of(error, _AUTHORITY, _PLAIN)
+                return fault_of(error, _REMEDIES)
     return None

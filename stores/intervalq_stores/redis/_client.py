@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 MAX_LISTED: Final = 10_000_000
 """The maximum number of keys, and pages, that SCAN may list: a longer list would fill the memory."""
 
-_OPTIONS: Final = re.compile("host|port|path|username|password|db|client_name|ssl_.+")
+_OPTIONS: Final = re.compile(
+    "host|port|path|username|password|db|client_name|ssl_(?:ca_certs|ca_data|ca_path|certfile|keyfile|password|"
+    "cert_reqs|check_hostname|ciphers|min_version|include_verify_flags|exclude_verify_flags)"
+)
 """The allowed options of a URL; other options of the driver would interfere with these connections."""
+
+_CHECKS: Final = frozenset({"none", "optional", "required"})
+"""The values of `ssl_cert_reqs`."""
 
 
 class Client:
@@ -192,7 +198,7 @@ def _fits(url: str) -> bool:
         for flag in (flags or "").strip("[]").split(",") if flags else ():
             if flag.strip() not in VerifyFlags.__members__:
                 return False
-    if not all(map(_OPTIONS.fullmatch, query)):
+    if not all(map(_OPTIONS.fullmatch, query)) or query.get("ssl_cert_reqs", "none") not in _CHECKS:
         return False
     if kind == "unix":
         return bool(parts.path or "path" in query)

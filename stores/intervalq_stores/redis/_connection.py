@@ -21,6 +21,7 @@ from redis.crc import key_slot
 from intervalq.errors import (
     CorruptState,
     InsecureTransport,
+    IntervalqError,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -211,7 +212,7 @@ class Server:
         """Translate errors into those of stores."""
         try:
             yield
-        except StoreError:
+        except IntervalqError:
             raise
         except Exception as error:
             raise translate_error(self.url, error) from error

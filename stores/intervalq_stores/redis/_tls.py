@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import ssl
 from contextlib import suppress
 from typing import Any, Final
 
 from redis import exceptions as driver
-from redis.asyncio.connection import AbstractConnection, DefaultParser, SSLConnection
+from redis.asyncio.connection import AbstractConnection, Connection, DefaultParser, SSLConnection
 
-from intervalq_stores._transport import clear_text, fault_of
+from intervalq.errors import InvalidOption
+from intervalq_stores._transport import Remedies, clear_text, fault_of, look_again
 
-_SLOW: Final = 1.0
+_SLOW: Final = 0.5
 """Seconds after which to check whether the server has TLS at all."""
 
 MAX_BYTES: Final = 512 << 20
@@ -28,24 +31,33 @@ it, which blocks the event loop for as long as a server likes."""
 _BEGINNING: Final = 24
 """More bytes than such a beginning has, unless it is refused for its length."""
 
-_PLAIN: Final = "write redis:// for clear text"
+_REMEDIES: Final = Remedies(
+    authority="ssl_ca_certs=PATH",
+    own="ssl_certfile=PATH and ssl_keyfile=PATH",
+    plain="write redis:// for clear text",
+    tls="begin it with rediss://, or rediss+cluster:// for a cluster",
+)
 
 
 async def secured(connection: AbstractConnection) -> None:
     """Connect it.
 
     Raises:
-        TLSFault: TLS was required and failed.
+        TLSFault: server and client don't agree on TLS.
+        InvalidOption: options of TLS can't be used, such as the file of a certificate.
     """
+    context = _context(connection) if isinstance(connection, SSLConnection) else None
     connecting = asyncio.ensure_future(connection.connect())  # type: ignore[no-untyped-call]
     try:
         if isinstance(connection, SSLConnection):
             await asyncio.wait([connecting], timeout=_SLOW)
             if not connecting.done() and await _speaks_clear_text(connection):
-                raise clear_text(_PLAIN)
+                raise clear_text(_REMEDIES)
         await connecting
     except driver.ConnectionError as error:
-        fault = fault_of(error, "ssl_ca_certs=PATH", _PLAIN)
+        fault = fault_of(error, _REMEDIES)
+        if fault is None and _was_cut(error) and isinstance(connection, Connection):
+            fault = await look_again(connection.host, int(connection.port), context, _REMEDIES)
         if fault is None:
             raise
         raise fault from error
@@ -54,6 +66,20 @@ async def secured(connection: AbstractConnection) -> None:
             connecting.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await connecting
+
+
+def _context(connection: SSLConnection) -> ssl.SSLContext:
+    try:
+        return connection.ssl_context.get()
+    except (OSError, ValueError) as error:  # the driver would report it as a server that can't be reached
+        raise InvalidOption(f"the options ssl_... of the URL can't be used: {error}") from error
+
+
+def _was_cut(error: Exception) -> bool:
+    """Whether the server took the connection and then ended it; other errors have classes of their own."""
+    return type(error) is driver.ConnectionError and not isinstance(
+        error.__context__, ConnectionRefusedError | socket.gaierror
+    )
 
 
 class _Bounded:

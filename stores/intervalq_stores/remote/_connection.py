@@ -24,6 +24,7 @@ from intervalq.errors import (
     UnsupportedOperation,
 )
 from intervalq.store import stopwatch
+from intervalq_stores._transport import Remedies, look_again
 from intervalq_stores.remote._url import Where
 
 Trip: TypeAlias = tuple[int, int]
@@ -40,15 +41,28 @@ _OPTIONS: Final = (
 )
 _NOT_SENT: Final = ("failed to connect to all addresses", "DNS resolution failed", "empty address list")
 """How gRPC begins to say that it has no connection, so that a command can't have been sent."""
+_CUT: Final = ("socket closed", "connection reset", "broken pipe")
+"""What it says, in lower case, of a host that ended a connection at once."""
+_REMEDIES: Final = Remedies(
+    authority="tls_ca=PATH",
+    own="tls_cert=PATH and tls_key=PATH",
+    plain="omit the tls_ options and write intervalq:// for clear text",
+    tls="begin it with intervalqs://",
+)
 _FAULTS: Final = {
     "hostname verification": "the server's certificate is for another host: use the host name of the "
     "certificate in the URL, or issue a new one",
     "expired": "the server's certificate has expired: renew it, or set the clock of this machine",
     "not yet valid": "the server's certificate isn't valid yet: set the clock of this machine",
+    **dict.fromkeys(
+        ("alert_certificate", "alert_bad_certificate", "alert_unknown_ca"),
+        "the server refuses the client's certificate, or demands one: give one that it accepts with "
+        f"{_REMEDIES.own}",
+    ),
     "certificate_verify_failed": "the server's certificate is from an unknown authority: give the "
-    "certificate file of its authority with tls_ca=PATH",
+    f"certificate file of its authority with {_REMEDIES.authority}",
     "wrong_version_number": "the server uses clear text there, or something on the network has removed TLS: "
-    "enable TLS on the server, or omit the tls_ options and write intervalq:// for clear text",
+    f"enable TLS on the server, or {_REMEDIES.plain}",
     **dict.fromkeys(("ssl", "tls", "certificate", "handshake"), "server and client can't agree on it"),
 }
 """What gRPC says of failed TLS, and what it means."""
@@ -95,7 +109,7 @@ class Connection:
             except grpc.aio.AioRpcError as error:
                 if self._leaves(host, error) and host != hosts[-1]:
                     continue
-                raise self._error(error) from error
+                raise await self._error(host, error) from error
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
@@ -137,7 +151,7 @@ class Connection:
         async def woken() -> bytes:
             while not heard:
                 if reading.done():
-                    self._fail(host, reading)
+                    await self._fail(host, reading)
                 news.clear()
                 await news.wait()
             return heard.popleft()
@@ -150,7 +164,7 @@ class Connection:
                 self._leave(host)
                 raise StoreUnavailable(self._url, "the service doesn't say that it listens") from error
             if reading.done():
-                self._fail(host, reading)
+                await self._fail(host, reading)
             yield woken
         finally:
             call.cancel()
@@ -168,9 +182,7 @@ class Connection:
         if host not in self._channels:
             where = self._where
             if where.has_tls:
-                credentials = grpc.ssl_channel_credentials(
-                    where.pem("tls_ca"), where.pem("tls_key"), where.pem("tls_cert")
-                )
+                credentials = grpc.ssl_channel_credentials(*where.pems())
                 self._channels[host] = grpc.aio.secure_channel(host, credentials, options=_OPTIONS)
             else:
                 self._channels[host] = grpc.aio.insecure_channel(host, options=_OPTIONS)
@@ -196,23 +208,38 @@ class Connection:
             self._leave(host)
         return code == _CODE.UNAVAILABLE and text.startswith(_NOT_SENT)
 
-    def _fail(self, host: str, reading: asyncio.Future[None]) -> None:
+    async def _fail(self, host: str, reading: asyncio.Future[None]) -> None:
         """Raise what ended a stream."""
         error = reading.exception()
         if isinstance(error, grpc.aio.AioRpcError):
             self._leaves(host, error)
-            raise self._error(error) from error
+            raise await self._error(host, error) from error
         raise StoreUnavailable(self._url, "the service has ended its wake-ups") from error
 
-    def _error(self, error: grpc.aio.AioRpcError) -> StoreError:
+    async def _unreachable(self, host: str, text: str) -> StoreError:
+        """The error of a host to which there is no connection, given what gRPC says."""
+        has_tls = self._where.has_tls
+        why = next((why for said, why in _FAULTS.items() if said in text.lower()), None)
+        if has_tls and why is not None:
+            return InsecureTransport(
+                self._url, f"TLS is required and failed, and no token was sent: {why} ({text[:300]})"
+            )
+        text = f"no service answers: {text[:300]}"
+        if any(said in text.lower() for said in _CUT):
+            name, _, port = host.rpartition(":")
+            fault = None if has_tls else await look_again(name.strip("[]"), int(port), None, _REMEDIES)
+            if fault is not None:
+                return InsecureTransport(self._url, f"{fault}; no token was sent")
+            if has_tls:  # a service that refuses a client's certificate doesn't say so
+                text += (
+                    f"; if it demands a client's certificate, give one that it accepts with {_REMEDIES.own}"
+                )
+        return StoreUnavailable(self._url, text)
+
+    async def _error(self, host: str, error: grpc.aio.AioRpcError) -> StoreError:
         code, text = error.code(), error.details() or ""
         if code == _CODE.UNAVAILABLE and text.startswith(_NOT_SENT):
-            why = next((why for said, why in _FAULTS.items() if said in text.lower()), None)
-            if self._where.has_tls and why is not None:
-                return InsecureTransport(
-                    self._url, f"TLS is required and failed, and no token was sent: {why} ({text[:300]})"
-                )
-            return StoreUnavailable(self._url, f"no service answers: {text[:300]}")
+            return await self._unreachable(host, text)
         if code in {_CODE.UNAUTHENTICATED, _CODE.PERMISSION_DENIED}:
             return Unauthorized(self._url, text)
         if code == _CODE.UNIMPLEMENTED:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intervalq.errors import InvalidOption
-from intervalq_stores._transport import is_near, rated, warn_of_password
+from intervalq_stores._transport import is_near, no_passphrase, rated, warn_of_password
 
 _PORT: Final = 37706
 _OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
@@ -30,18 +30,24 @@ class Where(NamedTuple):
     files: dict[str, str]
     """Paths of certificates: `tls_ca`, `tls_cert`, `tls_key`."""
 
-    def pem(self, name: str) -> bytes | None:
-        """The contents of a file; None: the URL has no such file.
+    def pems(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """The contents of the files, as gRPC wants them: the authority, the key, and the certificate.
 
         Raises:
-            InvalidOption: it can't be read.
+            InvalidOption: one can't be used.
         """
-        if name not in self.files:
-            return None
+        import ssl  # noqa: PLC0415 - only needed here
+
+        own = {name: path for name, path in self.files.items() if name != "tls_ca"}
         try:
-            return Path(self.files[name]).read_bytes()
-        except OSError as error:
-            raise InvalidOption(f"{name}={self.files[name]} can't be read: {error.strerror}") from error
+            context = ssl.create_default_context(cafile=self.files.get("tls_ca"))
+            if own:
+                context.load_cert_chain(own["tls_cert"], own["tls_key"], password=no_passphrase)
+            found = {name: Path(path).read_bytes() for name, path in self.files.items()}
+        except (OSError, ValueError) as error:
+            names = ", ".join(f"{name}={path}" for name, path in self.files.items())
+            raise InvalidOption(f"{names} can't be used: {error}") from error
+        return found.get("tls_ca"), found.get("tls_key"), found.get("tls_cert")
 
     @property
     def is_near(self) -> bool:
