@@ -377,10 +377,7 @@ class Unauthorized(StoreError):
 
 
 class InsecureTransport(StoreError):
-    """TLS failed: a wrong certificate of either side, or only one side uses it. The message has the remedy.
-
-    Where TLS was required, nothing was sent in clear text.
-    """
+    """TLS failed: a wrong certificate of either side, or only one side uses TLS. The message has a remedy."""
 
 
 class InsecurePath(StoreError):
