@@ -17,8 +17,8 @@ from intervalq.store import open_store
 from intervalq.tasks.store import open_task_store
 from intervalq_stores.postgres import _tls as postgres_tls
 from servers import Server, free_port
-from stores.test_secure_transport import SECRET, inspect, nats_with, postgres, redis_url, refusal
-from tls_fronts import Certificates, Front, answering
+from stores.test_secure_transport import inspect, nats_with, postgres, redis_url, refusal
+from tls_fronts import SECRET, Certificates, Front, answering
 
 pytestmark = pytest.mark.anyio
 
