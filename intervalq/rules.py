@@ -219,9 +219,9 @@ class _Grants(NamedTuple):
 def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[State, _Grants]:
     """Grant the listed slots, or report them as missed."""
     held = state.held_since is not None
-    slots = _usable(state, command, now, known=known)
+    slots, moved = _usable(state, command, now, known=known)
     if held and not slots:
-        return state, _Grants()
+        return state, _Grants(missed=moved)
     if _are_too_far(state, command, slots, now):
         return _sooner(state, command, now)
     late = _are_late(state, command, slots, now)
@@ -245,7 +245,7 @@ def _use(state: State, command: Advance, now: int, *, known: bool) -> tuple[Stat
         granted += some
         state = _grant(state, some, now, command.lease)
     kept = {slot.ticket for slot in in_time}
-    missed = () if held else tuple(slot for slot in command.slots if slot.ticket not in kept)
+    missed = moved if held else tuple(slot for slot in command.slots if slot.ticket not in kept)
     return state, _Grants(tuple(granted), missed, late)
 
 
@@ -262,18 +262,18 @@ def _sooner(state: State, command: Advance, now: int) -> tuple[State, _Grants]:
     return state, _Grants(command.slots, (), at_once, waits=True)
 
 
-def _usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:
-    """The listed slots that are still valid and can be granted in the queue's present state."""
+def _usable(
+    state: State, command: Advance, now: int, *, known: bool
+) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+    """The listed slots that are still valid and can be granted now, and while held, those that never can."""
     if not known or (state.held_since is not None and state.held_until > now):
-        return ()
+        return (), ()
     if state.held_since is None:
-        return standing.valid(state, command)
+        return standing.valid(state, command), ()
     # The queue is held only by its limit of running jobs. If an answer was lost, or a shard came too late,
     # its tickets already have leases: they are granted again, unless they were moved.
-    leased = [slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current]
-    step, last = state.settings.interval, state.current_due
-    slots = tuple([slot for slot in leased if slot.due + (slot.cost - 1) * step <= last])
-    return slots if _are_last(state, slots) else ()
+    slots, moved = standing.leased(state, command)
+    return slots if _are_last(state, slots) else (), moved
 
 
 def _are_too_far(state: State, command: Advance, slots: tuple[Slot, ...], now: int) -> bool:

@@ -39,7 +39,8 @@ def fresh(command: Command, settings: Settings, now: int) -> State:
 def prolong(state: State, length: int) -> State:
     """Count granted slots for longer: their jobs may begin later than the present settings allow.
 
-    Nothing else may be ahead: slots that aren't granted were revoked.
+    They aren't granted again (see `standing.leased`). Nothing else may be ahead: slots that aren't
+    granted were revoked.
     """
     lag = state.lag
 
@@ -79,13 +80,14 @@ def configured(state: State, command: Configure) -> State:
     weight = state.weight if command.weight is None else command.weight
     after = replace(state, settings=new, running=running, pace=pace, weight=weight)
     early = windows.lateness(state) - windows.lateness(after) if old.limits else 0
-    if new.interval > old.interval or new.burst != old.burst or early > 0 or limits != old.limits:
+    if new.interval > old.interval or new.burst != old.burst or early or limits != old.limits:
         # The slots handed out may be too close together for the new settings; or, with more credit, a slot
         # that was already missed, and whose place is taken, would count as in time again; or jobs in granted
         # slots may begin later than the units of a new one allow for.
         after = revoke_all(after)
-    if early > 0:
-        after = prolong(after, early)
+    if early:
+        # If jobs may begin later from now on, those in granted slots may not: slots behind them are granted.
+        after = prolong(after, max(1, early))
     return after if limits == old.limits else _respread(after, limits)
 
 

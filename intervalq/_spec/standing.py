@@ -115,6 +115,38 @@ def valid(state: State, command: Advance) -> tuple[Slot, ...]:
     return tuple([slot for slot in command.slots if revoked < slot.ticket <= last or was_moved(slot)])
 
 
+def leased(state: State, command: Advance) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+    """The listed slots that have leases: those that can be granted again in a full queue, and the others.
+
+    A slot can't if the interval changed, and it would end behind the last granted one. Nor if the queue was
+    held since its units were counted: it would come later by the length of the hold, but its units stay.
+    """
+    step, last = state.settings.interval, state.current_due
+    slots = [slot for slot in command.slots if slot.ticket in state.running and slot.ticket <= state.current]
+
+    def is_free(slot: Slot) -> bool:
+        return slot.due + (slot.cost - 1) * step <= last and _counts_in_place(state, slot)
+
+    again = tuple([slot for slot in slots if is_free(slot)])
+    return again, tuple([slot for slot in slots if slot not in again])
+
+
+def _counts_in_place(state: State, slot: Slot) -> bool:
+    """Whether the units of a granted slot count where it is on the queue's clock.
+
+    They don't if a hold has ended since, or if they were prolonged. If that is so for any cell of later
+    slots, these may be merged with the slot's own.
+    """
+    lag, limits = state.lag, state.settings.limits
+    for limit, use, units in zip(limits, state.usage, of_each(limits, slot.cost, slot.units), strict=True):
+        end = windows.end_of_cell(limit, slot.due)
+        used = [(at, due) for at, _, due in use.used if due >= end]
+        is_known = any(due == end for _, due in used) or any(each == end for each, _ in use.ahead)
+        if units and not (is_known and all(at == due + lag for at, due in used)):
+            return False
+    return True
+
+
 def sooner(state: State, slot: Slot, clock: int, notice: int) -> tuple[State, int, bool] | None:
     """The soonest slot for the next ticket to be granted; None: it is another one, or has the soonest.
 

@@ -17,10 +17,8 @@ The windows of a limit with an edge are fixed: its units count until the first e
 nor its call can have passed. `edges` describes what holds do to them.
 
 Whatever isn't known exactly counts for longer than it should, never for less: a slot that was never used, or
-a cell that was merged with a later one. Two cases of full queues (`max_running`) are not covered, in which a
-process asks for slots again that were granted to it: after the tolerance or the burst was configured to be
-larger, its jobs may begin as late as the new settings allow; and slots between which the queue was full for a
-while may be granted together, so that their jobs begin closer than the windows allow.
+a cell that was merged with a later one. In a full queue (`max_running`), a slot is granted again only where
+its units count: if the queue had room meanwhile, the slots behind it were placed by where it was before.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from intervalq.rules import (
 from intervalq.store import Store, Waking, open_store
 from intervalq.testing._suite import Suite, fresh_names, in_portal
 from intervalq.testing.commands import CommandSource, small_states
+from intervalq.testing.full import slots_of_a_full_queue
 from intervalq.testing.sooner import slots_that_came_sooner
 
 if TYPE_CHECKING:
@@ -127,6 +128,13 @@ class StoreSuite(Suite):
     ) -> None:
         """It is listed where it is and where it was, in time and late, also with other settings or a hold."""
         await _compare(store, queue(), slots_that_came_sooner())
+
+    @in_portal
+    async def test_slots_of_a_full_queue_are_granted_again_as_by_the_rules(
+        self, store: Store, queue: Callable[[], str]
+    ) -> None:
+        """They are listed in the same hold and in later ones, in time and late, also with other settings."""
+        await _compare(store, queue(), slots_of_a_full_queue())
 
     def test_its_own_clock_is_used_when_none_is_given(
         self, portal: BlockingPortal, store: Store, queue: Callable[[], str]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from intervalq_stores.postgres._connection import Connection
 
 T = TypeVar("T")
-SCHEMA: Final = 15
+SCHEMA: Final = 16
 """The version of schema `intervalq` that this file needs; queues.sql says when to increment it."""
 
 _PATIENCE: Final = 5.0  # seconds that a statement may take in all; above the lock's limit in queues.sql

@@ -37,7 +37,7 @@ set local client_min_messages = warning;
 \ir sql/queues_keyed.sql
 \ir sql/queues_keyed_limits.sql
 
-insert into intervalq.version (number) values (15)
+insert into intervalq.version (number) values (16)
 on conflict (one) do update set number = excluded.number where version.number <> excluded.number;
 
 commit;

@@ -243,23 +243,25 @@ local function are_last(state, slots)
   return true
 end
 
+-- The listed slots that are valid and can be granted now; and in a full queue, those with leases that never can.
 local function usable(state, command, now)
-  local slots, held_since = {}, state.held_since
-  if command.generation ~= state.generation or (held_since and state.held_until > now) then return slots end
+  local slots, moved, held_since = {}, {}, state.held_since
+  if command.generation ~= state.generation or (held_since and state.held_until > now) then return slots, moved end
   for _, slot in ipairs(command.slots) do
     local ticket = slot[1]
     local alive
-    if held_since then
-      local ends = slot[2] + ((slot[3] or 1) - 1) * state.interval
-      alive = state.running[ticket] and ticket <= state.current and ends <= state.current_due
-    else
+    if not held_since then
       alive = state.revoked_through < ticket and ticket <= state.ticket
         or state.limits and state.limits.was_moved(state, command, slot)
+    elseif state.running[ticket] and ticket <= state.current then
+      alive = slot[2] + ((slot[3] or 1) - 1) * state.interval <= state.current_due
+        and not (state.limits and not state.limits.counts_in_place(state, slot))
+      if not alive then moved[#moved + 1] = slot end
     end
     if alive then slots[#slots + 1] = slot end
   end
-  if held_since and #slots > 0 and not are_last(state, slots) then return {} end
-  return slots
+  if held_since and #slots > 0 and not are_last(state, slots) then slots = {} end
+  return slots, moved
 end
 
 local function end_of(state, slot) return slot[2] + tolerance(state) + credit(state) end
@@ -297,8 +299,8 @@ end
 
 -- Grant the listed slots, and return those that were missed.
 local function use(state, command, answer, now)
-  local held_since, slots = state.held_since, usable(state, command, now)
-  if held_since and #slots == 0 then return {} end
+  local held_since, slots, moved = state.held_since, usable(state, command, now)
+  if held_since and #slots == 0 then return moved end
   if are_too_far(state, command, slots, now) then
     sooner(state, command, answer, now)
     return {}
@@ -326,13 +328,10 @@ local function use(state, command, answer, now)
       end
     end
   end
+  if held_since then return moved end
   local missed = {}
-  if held_since then return missed end
   for _, slot in ipairs(command.slots) do
-    if not kept[slot[1]] then
-      missed[#missed + 1] = slot
-      answer.missed[#answer.missed + 1] = slot[1]
-    end
+    if not kept[slot[1]] then missed[#missed + 1] = slot end
   end
   return missed
 end
@@ -413,6 +412,7 @@ local function advance(state, command, answer, now)
     state.error, state.error_until = command.error, now + ERROR_KEPT
   end
   local missed = #command.slots > 0 and use(state, command, answer, now) or {}
+  for i, slot in ipairs(missed) do answer.missed[i] = slot[1] end
   if known and #missed > 0 then
     local never_granted = {}
     for _, slot in ipairs(missed) do
@@ -457,8 +457,9 @@ local function other(state, command, now)
     local limits = command.limits
     if limits and not same_limits(state, { [SETTINGS + 1] = #limits > 0 and limits or nil }) then are_void = true
     else limits = nil end
-    if are_void or early > 0 then revoke_all(state) end
-    if early > 0 then state.limits.prolong(state, early) end
+    if are_void or early ~= 0 then revoke_all(state) end
+    -- If jobs may begin later from now on, those in granted slots may not: see intervalq/_spec/configure.py.
+    if early ~= 0 then state.limits.prolong(state, math.max(1, early)) end
     if limits then respread(limits) end
     state.max_running = command.max_running or state.max_running
     if state.max_running == 0 then state.running, state.leases = {}, 0 end

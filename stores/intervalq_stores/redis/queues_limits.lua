@@ -222,8 +222,7 @@ local function new_limits()
 
   function limits.fresh(settings, now, was_lost)
     for _, each in ipairs(settings) do
-      local limit = add(unpack(each))
-      if was_lost then limit.used = { now, limit.most, now } end
+      add(unpack(each)).used = was_lost and { now, each[1], now } or {}
     end
     return limits
   end
@@ -243,9 +242,8 @@ local function new_limits()
     local over = clock - lateness(state)
     for _, limit in ipairs(limits) do
       move(limit, over, lag)
-      local used = limit.used
-      if used[1] and expiry(limit, state, used[1] - lag) <= over then
-        limit.used = only(used, 3, function(stop, due)
+      if limit.used[1] and expiry(limit, state, limit.used[1] - lag) <= over then
+        limit.used = only(limit.used, 3, function(stop, due)
           return expiry(limit, state, stop - lag) > over or due > state.current_due
         end)
       end
@@ -283,9 +281,7 @@ local function new_limits()
         if fixed then
           add_to(limit.used, 3, fixed, -units)
           put(limit.used, end_of_cell(limit, at), units, -FOREVER)
-        elseif not known[stop] then
-          put(ahead, stop, units)
-        end
+        elseif not known[stop] then put(ahead, stop, units) end
       end
     end
   end
@@ -440,26 +436,18 @@ local function new_limits()
         end
         for i = 1, #ahead, 2 do is_ahead = is_ahead or ahead[i] == stop end
         if more == 0 or expiry(limit, state, over_at - lag) <= over then  -- it doesn't count any more
-        elseif part then
-          add_to(used, 3, part, more)
-        elseif more < 0 then
-          without(ahead, stop, -more)
-        elseif is_ahead then
-          put(ahead, stop, more)
-        else
-          put(used, stop + lag, more, stop)
-        end
+        elseif part then add_to(used, 3, part, more)
+        elseif more < 0 then without(ahead, stop, -more)
+        elseif is_ahead then put(ahead, stop, more)
+        else put(used, stop + lag, more, stop) end
       end
     end
   end
 
   function limits.revoke(state)
     for _, limit in ipairs(limits) do
-      local ahead, last = limit.ahead, end_of_granted(limit, state)
-      for i = #ahead - 1, 1, -2 do
-        if ahead[i] <= last then break end
-        ahead[i], ahead[i + 1], ahead.changed = nil, nil, true
-      end
+      local last = end_of_granted(limit, state)
+      limit.ahead = only(limit.ahead, 2, function(stop) return stop <= last end)
     end
   end
 
@@ -473,6 +461,22 @@ local function new_limits()
   function limits.was_moved(state, command, slot)
     return slot[1] == state.current and slot[2] == state.current_due and (slot[3] or 1) == 1
       and limits.may_move(state, command)
+  end
+
+  -- Whether the units of a granted slot count where it is on the queue's clock: see intervalq/_spec/standing.py.
+  function limits.counts_in_place(state, slot)
+    local lag = state.held_total + state.stepped
+    for n, limit in ipairs(limits) do
+      local used, ahead, stop = limit.used, limit.ahead, end_of_cell(limit, slot[2])
+      local is_known = of_each(n, slot[3] or 1, units_of(slot)) == 0
+      for i = 3, is_known and 0 or #used, 3 do
+        if used[i] >= stop and used[i - 2] ~= used[i] + lag then return false end
+        is_known = is_known or used[i] == stop
+      end
+      for i = 1, #ahead, 2 do is_known = is_known or ahead[i] == stop end
+      if not is_known then return false end
+    end
+    return true
   end
 
   -- Move the next ticket to be granted to the soonest slot before its own in which the windows have room, and return
@@ -510,9 +514,7 @@ local function new_limits()
     for _, limit in ipairs(limits) do
       local used = { changed = true }
       for i = 1, #limit.used, 3 do put(used, limit.used[i] + length, limit.used[i + 1], limit.used[i + 2]) end
-      for i = 1, #limit.ahead, 2 do
-        put(used, limit.ahead[i] + lag + length, limit.ahead[i + 1], limit.ahead[i])
-      end
+      for i = 1, #limit.ahead, 2 do put(used, limit.ahead[i] + lag + length, limit.ahead[i + 1], limit.ahead[i]) end
       limit.used, limit.ahead = used, { changed = true }
     end
   end
@@ -544,8 +546,7 @@ local function new_limits()
     local late = lateness(state)
     for _, limit in ipairs(limits) do
       if limit.edge then
-        local kept = late + within(limit, state.last_now - late - limit.edge)
-        if within(limit, now - limit.edge) > kept then
+        if within(limit, now - limit.edge) > late + within(limit, state.last_now - late - limit.edge) then
           put(limit.used, state.last_now + state.stepped, limit.most, -FOREVER)
         end
       end

@@ -10,6 +10,7 @@ declare
     is_held constant boolean := r.held_since is not null;
     listed constant jsonb := command -> 'slots';
     slots constant jsonb := case when known then intervalq._usable(r, command, now) else '[]' end;
+    moved constant bigint[] := case when is_held and known then intervalq._moved_away(r, listed, now) else '{}' end;
     due bigint := slots -> 0 ->> 1;
     notice constant bigint := command ->> 'notice';
     overdue bigint;
@@ -20,6 +21,7 @@ declare
     least bigint := 0;
 begin
     if is_held and slots = '[]' then
+        a.missed := moved;
         return a;
     end if;
     if (slots -> 0 ->> 0)::bigint > r.current and due > intervalq._clock(r, now) + (command ->> 'ahead')::bigint then
@@ -61,13 +63,10 @@ begin
         end if;
     end loop;
     a.state := r;
-    if not is_held and cardinality(kept) < jsonb_array_length(listed) then
-        for i in 0 .. jsonb_array_length(listed) - 1 loop
-            t := listed -> i ->> 0;
-            if t <> all (kept) then
-                a.missed := a.missed || t;
-            end if;
-        end loop;
+    if is_held then
+        a.missed := moved;
+    elsif cardinality(kept) < jsonb_array_length(listed) then
+        a.missed := intervalq._others(listed, kept);
     end if;
     return a;
 end

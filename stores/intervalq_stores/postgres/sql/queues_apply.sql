@@ -63,14 +63,15 @@ begin
     if r.limits is not null then
         early := intervalq._lateness(old) - intervalq._lateness(r);
     end if;
-    if r.interval > old.interval or r.burst <> old.burst or early > 0 or has_others then
+    if r.interval > old.interval or r.burst <> old.burst or early <> 0 or has_others then
         -- Revoke them, because the slots issued so far may be too close together for the new settings; with a
         -- larger burst, a missed slot would count as in time again; or jobs in granted slots may begin later than
         -- the units counted for a new slot allow for.
         r := intervalq._revoke_all(r);
     end if;
-    if early > 0 then
-        r := intervalq._count_longer(r, early);
+    if early <> 0 then
+        -- If jobs may begin later from now on, those in granted slots may not: slots behind them are granted.
+        r := intervalq._count_longer(r, greatest(1, early));
     end if;
     if has_others then
         r := intervalq._respread(r, given);

@@ -306,6 +306,38 @@ end
 $$;
 
 
+-- intervalq._counts_in_place: whether the units of a granted slot count where it is on the queue's clock. They don't if
+-- a hold has ended since, or if they were prolonged. If that is so for any cell of later slots, these may be merged
+-- with the slot's own.
+create or replace function intervalq._counts_in_place(r intervalq.queues, slot jsonb) returns boolean
+language plpgsql immutable
+as $$
+declare
+    taken constant bigint[] := intervalq._taken_by(r, slot);
+    l intervalq._limit;
+    ends bigint;
+    is_known boolean;
+begin
+    for k in 1 .. cardinality(r.limits) loop
+        continue when taken[k] = 0;
+        l := r.limits[k];
+        ends := intervalq._cell_end((slot ->> 1)::bigint, intervalq._block(l));
+        is_known := l.ahead[intervalq._place(l.ahead, 2, ends)] is not distinct from ends;
+        for i in 3 .. cardinality(l.used) by 3 loop
+            if l.used[i] >= ends and l.used[i - 2] <> l.used[i] + r.held_total + r.stepped then
+                return false;
+            end if;
+            is_known := is_known or l.used[i] = ends;
+        end loop;
+        if not is_known then
+            return false;
+        end if;
+    end loop;
+    return true;
+end
+$$;
+
+
 -- intervalq._counting: all units of a limit that count, in cells on the queue's clock, which is `lag` behind. Slots
 -- behind the `last_due` granted one may still be granted late, and move new ones along: they count where they are on
 -- this clock, even if it was held since then.

@@ -170,6 +170,37 @@ return r.limits is not null and r.auto is null and r.held_since is null and r.ma
     and (command ->> 'reach')::bigint >= 0 and not command ? 'apart';
 
 
+-- intervalq._is_in_place: whether a slot with a lease can be granted again in a full queue. It can't if the interval
+-- changed, and it would end behind the last granted one; nor if its units don't count where it is.
+create or replace function intervalq._is_in_place(r intervalq.queues, slot jsonb) returns boolean
+language sql immutable
+return (slot ->> 1)::bigint + (coalesce((slot ->> 2)::numeric, 1) - 1) * r.interval <= r.current_due
+    and (r.limits is null or intervalq._counts_in_place(r, slot));
+
+
+-- intervalq._others: the tickets of the slots that aren't among these.
+create or replace function intervalq._others(slots jsonb, tickets bigint[]) returns bigint[]
+language sql immutable
+return array(
+    select (x.slot ->> 0)::bigint
+    from jsonb_array_elements(slots) with ordinality as x (slot, n)
+    where (x.slot ->> 0)::bigint <> all (tickets) order by x.n
+);
+
+
+-- intervalq._moved_away: the tickets of the listed slots that have leases, but can't be granted again in a queue that
+-- is held only because it is full.
+create or replace function intervalq._moved_away(r intervalq.queues, slots jsonb, now bigint) returns bigint[]
+language sql immutable
+return array(
+    select (x.slot ->> 0)::bigint
+    from jsonb_array_elements(slots) with ordinality as x (slot, n)
+    where r.held_until <= now and (x.slot ->> 0)::bigint <= r.current and (x.slot ->> 0)::bigint = any (r.running)
+        and not intervalq._is_in_place(r, x.slot)
+    order by x.n
+);
+
+
 -- intervalq._usable: those of the listed slots that are valid and can be granted now. One of them may be the last
 -- granted slot, even after it was moved to an earlier instant.
 create or replace function intervalq._usable(r intervalq.queues, command jsonb, now bigint) returns jsonb
@@ -196,7 +227,7 @@ begin
         cost := coalesce((slots -> i ->> 2)::numeric, 1);
         -- While max_running alone holds the queue, slots that have a lease already are granted again.
         if not is_held and t = r.current and due = r.current_due and cost = 1 and intervalq._may_move(r, command)
-            or is_held and t <= r.current and t = any (r.running) and due + (cost - 1) * r.interval <= r.current_due
+            or is_held and t <= r.current and t = any (r.running) and intervalq._is_in_place(r, slots -> i)
         then
             alive := alive || t;
         end if;

@@ -5,8 +5,8 @@ do $$
 begin
     perform pg_advisory_xact_lock(7310027118246817121);  -- an arbitrary number, which is used only here
     if to_regclass('intervalq.version') is not null then
-        if (select max(v.number) from intervalq.version v) > 15 then
-            raise exception 'schema intervalq is newer than this file, which makes version 15'
+        if (select max(v.number) from intervalq.version v) > 16 then
+            raise exception 'schema intervalq is newer than this file, which makes version 16'
                 using errcode = 'IQ002';
         end if;
     end if;
