@@ -60,8 +60,8 @@ def simulated(mix: str, seeds: range) -> Outcome:
 
 
 def limited(mix: str, seeds: range) -> Outcome:
-    """Run random shards with limits; half of the runs have fixed windows."""
-    runs = [window_oracle.run(seed, fixed=mix == "fixed") for seed in seeds]
+    """Run random shards with limits; some of the runs have fixed windows, or a full queue."""
+    runs = [window_oracle.run(seed, fixed=mix == "fixed", full=mix == "full") for seed in seeds]
     return Outcome(
         mix, len(runs), sum(len(run.starts) for run in runs), [run.seed for run in runs if run.over()]
     )
@@ -95,9 +95,9 @@ KINDS: Final = {
     ),
     "windows": Kind(
         limited,
-        ("sliding", "fixed"),
+        ("sliding", "fixed", "full"),
         "window_campaign.jsonl",
-        "window_oracle.run({seed}, fixed={mix!r} == 'fixed')",
+        "window_oracle.run({seed}, fixed={mix!r} == 'fixed', full={mix!r} == 'full')",
     ),
     "backlogs": Kind(
         backlogs,

@@ -182,7 +182,7 @@ def without_jitter(limit: Rule, state: State, real: Expiry = windows.expiry) -> 
 @pytest.mark.parametrize(
     ("module", "name", "bug", "seed"),
     [
-        (edges, "moved", lambda state, _: state, 155),
+        (edges, "moved", lambda state, _: state, 147),
         (edges, "are_passed", lambda *_: False, 1),
         (windows, "expiry", without_jitter, 28),
     ],

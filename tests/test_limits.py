@@ -5,12 +5,13 @@ from __future__ import annotations
 import pickle
 from functools import partial
 from random import Random
+from types import ModuleType
 
 import anyio
 import pytest
 
 from intervalq import ConfigMismatch, IntervalQueue, Limit, SlotTimeout
-from intervalq._spec import windows
+from intervalq._spec import configure, standing, windows
 from intervalq._spec.limits import rules_of, text
 from intervalq.errors import InvalidInterval, InvalidOption
 from intervalq.rules import STARTS, Usage
@@ -195,6 +196,27 @@ def test_a_job_is_refused_at_once_where_a_window_is_full() -> None:
 def test_random_shards_never_pass_a_limit(seed: int) -> None:
     """The starts are judged by brute force; `window_oracle` does many more runs."""
     assert run(seed).over() == []
+
+
+@pytest.mark.parametrize("seed", range(0, 2_000, 25))
+def test_random_shards_never_pass_a_limit_while_their_queue_is_full(seed: int) -> None:
+    """They come late for slots that were granted before the queue was full again."""
+    assert run(seed, full=True).over() == []
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "bug", "seed"),
+    [
+        (standing, "_counts_in_place", lambda *_: True, 1_139),
+        (configure, "prolong", lambda state, _: state, 398),
+    ],
+    ids=["slots between which the queue had room", "jobs that may begin later after a configuration"],
+)
+def test_the_judge_sees_what_breaks_a_limit_while_a_queue_is_full(
+    module: ModuleType, name: str, bug: object, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, bug)
+    assert run(seed, full=True).over()
 
 
 @pytest.mark.parametrize(("bug", "first"), [("no lateness", 0), ("not set back", 590), ("forgets early", 0)])

@@ -26,6 +26,7 @@ from intervalq.rules import (
     Answer,
     Command,
     Configure,
+    Finish,
     HighWaterMark,
     Hold,
     Limit,
@@ -60,6 +61,7 @@ class Run:
 
     seed: int
     fixed: bool = False  # some windows are
+    full: bool = False  # the queue is, often, while jobs wait long for slots that were granted
     random: Random = field(init=False)
     now: int = T0  # real time
     behind: int = 0  # how far the store's clock was set back
@@ -70,13 +72,17 @@ class Run:
     starts: list[Start] = field(default_factory=list)
     mark: HighWaterMark | None = None
     steps: int = 0
+    running: list[int] = field(
+        default_factory=list
+    )  # tickets whose leases may end: of jobs that began, and of unused slots
     moved: int = 0  # slots that came sooner
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.edges = Random(f"edges {self.seed}")
         self.settings = self._settings()
-        shards = self.random.randint(1, 3)
+        self.lease = (100 * SECOND,) if self.full else (1_000, SECOND)
+        shards = 1 if self.full else self.random.randint(1, 3)
         self.tickets = [[] for _ in range(shards)]
         self.granted = [[] for _ in range(shards)]
         self.unsettled = [[] for _ in range(shards)]
@@ -90,7 +96,10 @@ class Run:
         interval = pick((1, 1_000, 20_000, 100_000, SECOND))
         burst = pick((1, 1, 2, 10)) if interval > 1 else pick((1_000, 10_000))
         tolerance = burst if interval == 1 else 0
-        return Settings(interval, burst, pick((0, 0, 0, 1, 3)), tolerance, False, self._limits())
+        running = pick((0, 0, 0, 1, 3))
+        if self.full:
+            interval, burst, tolerance, running = pick((1_000, 20_000)), 1, 0, pick((2, 3))
+        return Settings(interval, burst, running, tolerance, False, self._limits())
 
     def _limits(self) -> tuple[Limit, ...]:
         pick, units = self.random.choice, [STARTS, STARTS, "tokens", "bytes"]
@@ -119,6 +128,9 @@ class Run:
     def step(self) -> None:
         """Let something happen."""
         shard = self.random.randrange(len(self.tickets))
+        if self.full and self.edges.random() < 0.6:
+            self.edges.choice((self._take, self._ask, self._finish))(shard)
+            return
         waiting = len(self.tickets[shard]) + len(self.granted[shard])
         kinds = (self._take, self._ask, self._begin, self._other)
         self.random.choices(kinds, (2 if waiting > 20 else 8, 8, 10, 1))[0](shard)
@@ -209,8 +221,8 @@ class Run:
             units=units,
             settled=(*pending[:some], *unused),
             notice=notice,
-            reach=notice + self.random.choice((0, self.settings.interval, SECOND)),
-            lease=self.random.choice((1_000, SECOND)),
+            reach=notice + (SECOND if self.full else self.random.choice((0, self.settings.interval, SECOND))),
+            lease=self.random.choice(self.lease),
             until=None if self.random.random() < 0.3 else self.now + SECOND,
             ahead=self.edges.choice((0, SECOND))
             if is_far
@@ -228,6 +240,7 @@ class Run:
         tickets = [*answer.granted, *(slot.ticket for slot in new[: answer.begun])]
         gone = {*answer.granted, *answer.missed, *(slot.ticket for slot in (*release, *new))}
         self.moved += sum(slot != place for slot, place in where.items())
+        self.running += answer.missed  # their leases are ended
         kept = [slot for slot in self.tickets[shard] if slot.ticket not in gone]
         self.tickets[shard] = sorted([*kept, *new[answer.begun :]])
         for number, ticket in enumerate(tickets):
@@ -240,6 +253,7 @@ class Run:
             if self.edges.random() < 0.3:  # it is given up
                 self.granted[shard].remove(each)
                 self.unused[shard].empty.append(each.slot)
+                self.running.append(each.slot.ticket)
         alive = (*self.tickets[shard], *(each.slot for each in self.granted[shard]))
         self.unused[shard].note(command, answer, state, alive, was_lost=self.was_lost)
 
@@ -248,6 +262,7 @@ class Run:
         if self.random.random() < 0.7:
             for each in [each for each in self.granted[shard] if each.opens <= self.now <= each.closes]:
                 self.granted[shard].remove(each)
+                self.running.append(each.slot.ticket)
                 usual = tuple(int(limit.unit == STARTS) for limit in self.settings.limits)
                 taken = each.slot.units or usual
                 took = self._took(taken)
@@ -257,6 +272,13 @@ class Run:
                 more = tuple(real - units for real, units in zip(took, taken, strict=True))
                 if any(more):
                     self.unsettled[shard].append(Settled(each.slot.due, each.lag, more))
+
+    def _finish(self, _: int) -> None:
+        """Let some jobs end; others keep their leases, or get them again."""
+        ended = [ticket for ticket in self.running if self.edges.random() < 0.5]
+        self.running = [ticket for ticket in self.running if ticket not in ended]
+        running = tuple(self.running) if self.edges.random() < 0.5 else ()
+        self._apply(Finish(generation="g", ended=tuple(ended), running=running, lease=SECOND // 2))
 
     def _took(self, taken: Units) -> Units:
         """What a job really takes whose ticket took this much."""
@@ -286,9 +308,9 @@ class Run:
             self.tickets[shard], self.granted[shard] = [], []  # it gives up its slots
             for granted in self.granted:
                 granted.clear()
-        elif kind == 5 and self.settings.interval > 1 and not self.settings.max_running:  # see `windows`
+        elif kind == 5 and self.settings.interval > 1:
             self._apply(Configure(burst=random.choice((1, 2, 10)), interval=random.choice((None, 50_000))))
-        elif kind == 6 and self.state is not None and not self.settings.max_running:
+        elif kind == 6 and self.state is not None:
             self._change_limits(self.state)
         elif self.tickets[shard]:
             self._advance(shard)
@@ -351,9 +373,9 @@ class Run:
         return found
 
 
-def run(seed: int, steps: int = 300, *, fixed: bool = False) -> Run:
+def run(seed: int, steps: int = 300, *, fixed: bool = False, full: bool = False) -> Run:
     """Make one run."""
-    made = Run(seed, fixed)
+    made = Run(seed, fixed, full)
     for _ in range(steps):
         made.step()
         made.pass_time()

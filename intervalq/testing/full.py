@@ -9,6 +9,7 @@ from typing import Final
 
 from intervalq.rules import (
     Advance,
+    Auto,
     Command,
     Configure,
     Finish,
@@ -38,6 +39,7 @@ _BETWEEN: Final[tuple[tuple[Command, ...], ...]] = (
     (Configure(interval=9 * _SECOND),),
     (Configure(limits=(Limit(90, 640 * _SECOND, "tokens"), _LIMITS[1])),),
     (Configure(limits=(Limit(90, 64 * _SECOND, "bytes"),)),),
+    (Configure(auto=Auto(60 * _SECOND, 1)),),
     (Configure(max_running=3), Configure(max_running=2)),
 )
 
@@ -48,7 +50,7 @@ def slots_of_a_full_queue() -> Iterator[list[tuple[Command, int]]]:
     Two slots are granted, and fill the queue. After other commands, some are listed again. Their units count
     where they were: not where they are, if the queue had room meanwhile. One may take no units of a limit.
     """
-    some, most, none = ((40, 1), (40, 1)), ((40, 0), (0, 1)), ((0, 0), (0, 0))
+    some, most, none = ((40, 1), (40, 1), (1, 1)), ((40, 0), (0, 1), (1, 1)), ((0, 0), (0, 0))
     kinds = [(units, between, 1) for units, between in product((some, most), _BETWEEN)]
     kinds += [(none, between, 1) for between in _BETWEEN[2:4]]
     kinds += [(some, between, 2) for between in (_BETWEEN[0], *_BETWEEN[5:8])]

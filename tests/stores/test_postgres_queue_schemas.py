@@ -30,7 +30,7 @@ def sql(url: str, statement: str) -> list[tuple[Any, ...]]:
         return [] if cursor.description is None else cursor.fetchall()
 
 
-VERSIONS: Final = [(6, []), *((number, OWN) for number in (7, 10, 11, 12, 13, 14))]
+VERSIONS: Final = [(6, []), *((number, OWN) for number in (7, 10, 11, 12, 13, 14, 15))]
 
 
 @pytest.mark.parametrize(("number", "own"), VERSIONS)
