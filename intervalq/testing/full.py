@@ -69,7 +69,7 @@ def _case(
     took = Advance(
         settings=_SETTINGS,
         nonce="g",
-        take=2,
+        take=len(units),
         units=units,
         costs=(1, cost),
         lease=900 * _SECOND,
