@@ -12,8 +12,8 @@ import anyio.to_thread
 import pytest
 
 from intervalq.errors import InvalidOption
-from intervalq.tasks import Task, Tasks
-from tasks.fake_store import FakeStore, handle
+from intervalq.tasks import Reject, Task, Tasks
+from tasks.fake_store import FakeStore, RangingStore, handle
 from virtual_store import BACKENDS, gather, in_virtual_time
 
 
@@ -120,3 +120,28 @@ def test_plain_functions_run_in_threads_as_many_as_allowed(backend: str) -> None
         assert threading.get_ident() not in threads
 
     anyio.run(scenario, backend=backend)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@in_virtual_time
+async def test_plain_tasks_of_a_range_end_in_any_order_and_each_once(seed: int) -> None:
+    """Some take long, so their starts and the ends of others are reported while the range goes on."""
+    draw, store = random.Random(seed), RangingStore(delay=0.001)
+    ends = {n: (draw.choice((0.0, 0.001, 0.03, 1.0)), draw.random() < 0.3) for n in range(40)}
+    done: list[int] = []
+    async with handle(store) as tasks:
+
+        @tasks.worker("q", concurrency=6)
+        async def work(task: Task) -> None:
+            took, fails = ends[task.value]
+            await anyio.sleep(took)
+            if fails:
+                raise Reject("no")
+            done.append(task.value)
+
+        await tasks.put("q", range(40))
+        await tasks.run(until_empty=True)
+        dead = sorted(task.value for task in await tasks.tasks("q.dead"))
+    assert dead == [n for n, (_, fails) in ends.items() if fails]
+    assert sorted(done) == [n for n, (_, fails) in ends.items() if not fails]
+    assert {*map(int, store.done)} <= {*done}
