@@ -204,11 +204,18 @@ async def test_a_client_that_goes_away_cancels_the_step_in_the_store(tmp_path: P
 
 
 async def test_without_an_answer_nobody_knows_and_nothing_is_sent_twice(tmp_path: Path) -> None:
-    """The service is cut off after it has done a step: the error says so, and the step was done once."""
+    """The service is cut off after it has done a step: the error says so, and the step was done once.
+
+    There is another service, which is asked only from then on.
+    """
     slow = Slow(f"memory://{tmp_path}")
     failed: list[StoreTimeout] = []
-    async with anyio.create_task_group() as group, serving(slow, grace=0) as address:
-        store = open_task_store(f"intervalq://{address}")
+    async with (
+        serving(f"memory://{tmp_path}") as other,
+        anyio.create_task_group() as group,
+        serving(slow, grace=0) as address,
+    ):
+        store = open_task_store(f"intervalq://{address},{other}")
         await store.apply(put("a"))
         slow.is_slow = True
 
