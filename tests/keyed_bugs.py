@@ -214,7 +214,7 @@ BUGS: Final = {
         "the seconds until a job would begin if it were added now", 0, KeyStore, "free", _own_slot
     ),
     "a quote of a key counts a pause of all keys for its own pace, too": Bug(
-        "the seconds until a job would begin if it were added now", 5, KeyStore, "own_clock",
+        "the seconds until a job would begin if it were added now", 5, KeyStore, "for_forecasts",
         lambda self, state, until: state,
     ),
     "idle keys stay in the store": Bug(

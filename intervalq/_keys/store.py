@@ -207,11 +207,15 @@ class KeyStore:
         slot = common.due + common.settings.interval
         return slot + _held_until(common, until) - _held_until(state, until)
 
-    def own_clock(self, state: State, until: int) -> State:
-        """The record with its clock as it will be at the end of a hold: meanwhile, that of a key may go on.
+    def for_forecasts(self, state: State, until: int) -> State:
+        """The record of the key, from which to compute when its next jobs can begin.
 
-        If only the common record is held, the key's is shown as held, too.
+        Its clock is as it will be at the end of a hold, `until`: meanwhile, that of a key may go on. If only
+        the common record is held, the key's is shown as held, too. The common limits count units for longer
+        by the error that the common record has, which may be that of another key's process.
         """
+        if (common := self.common) is not None and not state.settings.own:
+            state = replace(state, error=common.error, error_until=common.error_until)
         if state.held_since is None or self._is_held:
             return state
         return replace(state, held_total=state.held_total - max(0, until - state.held_since))

@@ -177,11 +177,11 @@ class Deadlines:
             waiter.wake()
 
     def _record(self, at: int) -> State | None:
-        """The record, as the last answer showed it; that of a key, with its clock at the end of a hold."""
+        """The record, as the last answer showed it; for that of a key, see `KeyStore.for_forecasts`."""
         state, key = self._connection.state, keyed_on(self._connection.store)
         if state is None or key is None:
             return state
-        return key.own_clock(state, self._end_of_hold(state, at))
+        return key.for_forecasts(state, self._end_of_hold(state, at))
 
     def _end_of_hold(self, state: State, at: int) -> int:
         """When a hold ends, on the store's clock; now, if nobody knows."""

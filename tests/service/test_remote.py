@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +34,8 @@ from intervalq.store import open_store, scheduling
 from intervalq.tasks.rules import Begin, Command, Delete, Insert, Modify, Select, Session, Work
 from intervalq.tasks.store import Waking, open_task_store
 from intervalq_stores.memory.tasks import MemoryTaskStore
+from intervalq_stores.remote._connection import Connection
+from intervalq_stores.remote._url import Where
 from service.serving import serving
 
 A = TypeVar("A")
@@ -294,6 +297,45 @@ async def test_wake_ups_end_with_the_service_and_their_store_is_told(tmp_path: P
             with anyio.fail_after(20):
                 await ended.wait()
         await store.aclose()
+
+
+async def test_tasks_that_are_handed_over_are_heard_of_although_other_wake_ups_wait() -> None:
+    """Of wake-ups that hand nothing over, one is enough. A claim of which nobody hears is never worked on."""
+    said = [
+        b"",
+        b"",
+        b"",
+        b"first",
+        b"second",
+        b"",
+        b"",
+        b"third",
+    ]  # first: "the service listens"
+
+    class Stream:
+        """A stream of a service."""
+
+        async def __aiter__(self) -> AsyncIterator[pb.Wakeup]:
+            for handed in said:
+                yield pb.Wakeup(handed=handed)
+            has_said_all.set()
+            await anyio.sleep_forever()
+
+        def cancel(self) -> None:
+            """It ends with its task."""
+
+    class Channel:
+        """A connection to that service."""
+
+        def unary_stream(self, *_: object, **__: object) -> Callable[..., Stream]:
+            return lambda *_, **__: Stream()
+
+    has_said_all = anyio.Event()
+    connection = Connection(Where(("host:1",), None, has_tls=False, files={}), "intervalq://host:1")
+    connection._channels["host:1"] = Channel()  # type: ignore[assignment]  # as much of one as it needs
+    async with connection.listening("TASKS", "session", 5) as woken:
+        await has_said_all.wait()
+        assert [await woken() for _ in range(5)] == [b"", b"first", b"second", b"", b"third"]
 
 
 async def test_queues_pause_and_go_on_over_a_service(tmp_path: Path) -> None:
