@@ -116,7 +116,7 @@ class _Search:
         number = self.index.get(world)
         if number is None:
             one = self.shards.setdefault
-            world = world._replace(shards=tuple(one(shard, shard) for shard in world.shards))
+            world = _with(world, tuple(one(shard, shard) for shard in world.shards))
             number = self.index[world] = len(self.parents)
             self.parents.append(parent)
             below.append(world)
@@ -162,4 +162,9 @@ def _sorted(world: World) -> World:
     """Shards have no names: whatever their order, the state is the same."""
     shards: list[Shard] = sorted(world.shards)
     after = tuple(shards)
-    return world if after == world.shards else world._replace(shards=after)
+    return world if after == world.shards else _with(world, after)
+
+
+def _with(world: World, shards: tuple[Shard, ...]) -> World:
+    """What `_replace` does, in a third of the time."""
+    return World(world.record, world.copy, shards, world.requests, world.court)

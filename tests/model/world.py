@@ -47,6 +47,7 @@ class Worlds:
         self._samples = tuple((low, low + blur) for low in range(-blur, 1))
         self._askings: dict[tuple[Record | None, Shard, int], tuple[Asking, ...]] = {}
         self._alone: dict[Shard, Alone] = {}
+        self._tidy_ones: dict[tuple[Shard, int], Shard] = {}
 
     def steps(self, world: World) -> Iterator[Step]:
         """Every transition from a state whose shards are sorted."""
@@ -349,12 +350,18 @@ class Worlds:
     def _tidy(self, world: World) -> World:
         """Forget what can't matter any more."""
         ticket = 0 if world.record is None else world.record.ticket
-        for place, one in enumerate(world.shards):
+        shards = world.shards
+        for place, one in enumerate(shards):
             if one.granted or one.unused:  # nothing else is ever forgotten
-                tidied = self._tidied(one, ticket)
+                key = (one, ticket)
+                tidied = self._tidy_ones.get(key)
+                if tidied is None:
+                    tidied = self._tidy_ones[key] = self._tidied(one, ticket)
                 if tidied is not one:
-                    world = world._replace(shards=_with(world.shards, place, tidied))
-        return world
+                    shards = _with(shards, place, tidied)
+        if shards is world.shards:
+            return world
+        return World(world.record, world.copy, shards, world.requests, world.court)
 
     def _tidied(self, one: Shard, last: int) -> Shard:
         scope = self.scope
