@@ -24,13 +24,13 @@ from intervalq.tasks._worker import chunks, outcomes
 from intervalq.tasks.rules import Beat, Beaten, Change, Delete, Modified, Modify, Row, Table
 from planted.planting import Plant, instead
 
-BUGS: Final[dict[str, tuple[str, Plant]]] = {}
-"""By name: the mix, and the function that plants it."""
+BUGS: Final[dict[str, tuple[str, int, Plant]]] = {}
+"""By name: the mix, the seed of the first schedule that found it, and the function that plants it."""
 
 
-def bug(name: str, mix: str) -> Callable[[Plant], Plant]:
+def bug(name: str, mix: str, seed: int = 0) -> Callable[[Plant], Plant]:
     def add(plant: Plant) -> Plant:
-        BUGS[name] = (mix, plant)
+        BUGS[name] = (mix, seed, plant)
         return plant
 
     return add
@@ -39,7 +39,7 @@ def bug(name: str, mix: str) -> Callable[[Plant], Plant]:
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Plant a bug while the context is open; an empty name plants none."""
-    yield from BUGS[name][1]() if name else iter((None,))
+    yield from BUGS[name][2]() if name else iter((None,))
 
 
 @bug("unguarded-commit", "stalls")
@@ -134,7 +134,7 @@ def _() -> Iterator[None]:
     return instead(Batcher, "_recover", nothing)
 
 
-@bug("late-claims-kept", "stalls")
+@bug("late-claims-kept", "stalls", 26)
 def _() -> Iterator[None]:
     """Tasks claimed by a call that was given up, and that reaches the store later, are never given back."""
     never = property(lambda self: False, lambda self, value: None)
@@ -142,7 +142,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@bug("settles-forgotten", "lossy")
+@bug("settles-forgotten", "lossy", 1)
 def _() -> Iterator[None]:
     """Settlements that could not be sent to the store are not sent again."""
     return instead(Batcher, "_back", lambda self, *_args: None)
@@ -204,7 +204,7 @@ def _() -> Iterator[None]:
     return instead(WaitingCalls, "leave", leaves)
 
 
-@bug("cancelled-yet-committed", "operators")
+@bug("cancelled-yet-committed", "operators", 5)
 def _() -> Iterator[None]:
     """A cancelled task has the version of its claim, so that it can still be acknowledged."""
     return instead(rules, "cancelled", lambda row, _now: row._replace(cancelled=True))
@@ -296,7 +296,7 @@ def _() -> Iterator[None]:
     return instead(Begun, "chunk", lambda self, chunk, claims, at: None)
 
 
-@bug("chunk-goes-on-without-claims", "chunks-lossy")
+@bug("chunk-goes-on-without-claims", "chunks-lossy", 7)
 def _() -> Iterator[None]:
     """A chunk whose claims were all lost isn't cancelled."""
     return instead(chunks.Chunk, "one_lost", lambda self: None)
