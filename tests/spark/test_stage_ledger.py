@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -29,6 +30,7 @@ from intervalq.ledger.rules import (
 )
 from intervalq.ledger.store import LedgerStore, open_ledger_store
 from intervalq.spark import CallContext
+from intervalq.spark._paced import ledger_client
 from spark.stages import Calls, ask, batches, made, outs, staged
 
 LONG, SHORT = 3_600_000_000, 1
@@ -277,6 +279,38 @@ def test_a_process_that_was_stopped_asks_whether_its_rows_are_still_its_own(
     }
     assert calls.of == {0: 1}
     assert rows[1]["out"] == "theirs"
+
+
+class _Late(_Trouble):
+    """A store whose first answer to a claim is under way for so long that the rows may be free by then."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        super().__init__(store, 0)
+        self.claims = 0
+        self.late = 0.0
+
+    def monotonic(self) -> float:
+        """The clock of the process."""
+        return time.monotonic() + self.late
+
+    async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        answer = await super().apply(ledger, command, now)
+        if isinstance(command, Claim):
+            self.claims += 1
+            self.late = 4.9  # of five seconds
+        return answer
+
+
+def test_rows_whose_claim_was_answered_late_are_claimed_again_before_their_call(
+    ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _Late(open_ledger_store(ledger))
+    monkeypatch.setattr("intervalq.spark._paced.row_scheduler.ledger_store", lambda _: store)
+    for module in (heartbeat, ledger_client):
+        monkeypatch.setattr(module, "time", store)
+    calls = Calls()
+    rows = list(staged(calls, batches(range(1)), key="id", run="r", ledger=ledger))
+    assert (outs(rows), store.claims) == (made(range(1)), 2)
 
 
 def test_at_most_once_a_failed_call_is_not_repeated_by_a_retried_task(ledger: str) -> None:
