@@ -252,7 +252,7 @@ class Answer:
     granted: tuple[int, ...] = ()
     """Tickets of `Advance.slots` that may be used. For one that came sooner see `Advance.ahead`."""
     missed: tuple[int, ...] = ()
-    """Tickets of `Advance.slots` that are no longer valid; unless the queue is held, new ones replace them."""
+    """Tickets of `Advance.slots` that are no longer valid; unless the queue is held, each gets a new one."""
     at_once: bool = False
     """The first ticket that this answer grants may be used as soon as the answer arrives, before its slot:
     the previous slot is over, and the next one is an interval minus the tolerance after the end of this
