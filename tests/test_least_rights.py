@@ -165,6 +165,8 @@ SQL_REFUSED = [
     *("drop table intervalq.tasks", "truncate intervalq.tasks", "alter table intervalq.tasks add a int"),
     *("alter table intervalq.tasks disable trigger all", "create index on intervalq.tasks (json)"),
     *("update intervalq.version set number = 9", "delete from intervalq.tasks_version"),
+    *("delete from intervalq.clock", "insert into intervalq.clock default values"),
+    *("update intervalq.plain set number = 1", "select nextval('intervalq.sessions_number_seq')"),
     "create function intervalq.mine() returns int language sql return 1",
     "create or replace function intervalq.enqueue(queue text, value jsonb) returns text return ''",
     *("alter role intervalq superuser", "set role postgres", "select pg_read_file('/etc/passwd')"),

@@ -34,6 +34,9 @@ _FIRST_PAGE: Final = 100
 _MAX_PAGE: Final = 4 << 20
 """The size of a page, in characters, above which the next page has fewer rows."""
 
+_MAX_EMPTY: Final = 10_000
+"""The maximum number of empty pages in a row: a sparse hash of Redis has some hundreds."""
+
 
 class LedgerInfo(NamedTuple):
     """A ledger in numbers. Times are seconds, on the store's clock."""
@@ -243,14 +246,15 @@ class Ledger:
 
     async def _pages(self) -> AsyncGenerator[tuple[Seen, ...], None]:
         """All rows, in pages whose size depends on the lengths of their values."""
-        look = Look(limit=_FIRST_PAGE)
+        look, empty = Look(limit=_FIRST_PAGE), 0
         while True:
             answer = await self._apply(look)
             yield answer.rows
             if not answer.cursor:
                 return
-            if answer.cursor == look.cursor:
-                raise CorruptState(self._store.url, "the same page of a ledger follows itself")
+            empty = 0 if answer.rows else empty + 1
+            if answer.cursor == look.cursor or empty > _MAX_EMPTY:
+                raise CorruptState(self._store.url, "the pages of a ledger have no end")
             size = sum(len(row.value) for row in answer.rows)
             limit = (
                 look.limit // 2

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from intervalq.errors import CorruptState
-from intervalq.ledger import Ledger
+from intervalq.ledger import Ledger, _ledger
 from intervalq.ledger.rules import Answer, Claim, Command, Look
 from intervalq.ledger.store import open_ledger_store
 from intervalq.store import open_store, scheduling
@@ -85,17 +85,31 @@ async def test_redis(
             await look(f"redis://{place}")
 
 
-class SamePage(MemoryLedgerStore):
-    """A store whose page of a ledger is followed by itself."""
+class Endless(MemoryLedgerStore):
+    """A store whose pages of a ledger never end: always the same one, or empty ones."""
+
+    def __init__(self, *, empty: bool) -> None:
+        super().__init__(f"memory://{secrets.token_hex(4)}")
+        self._empty = empty
+        self._pages = 0
 
     async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
         answer = await super().apply(ledger, command, now)
-        return answer._replace(cursor="here") if isinstance(command, Look) else answer
+        if not isinstance(command, Look):
+            return answer
+        self._pages += 1
+        return (
+            answer._replace(rows=(), cursor=f"{self._pages}")
+            if self._empty
+            else answer._replace(cursor="here")
+        )
 
 
-async def test_a_page_of_a_ledger_that_follows_itself() -> None:
-    store = SamePage(f"memory://{secrets.token_hex(4)}")
+@pytest.mark.parametrize("empty", [False, True])
+async def test_pages_of_a_ledger(empty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ledger, "_MAX_EMPTY", 20)
+    store = Endless(empty=empty)
     await store.apply("run", Claim("s", 60_000_000, ("a",)))
     async with Ledger("run", store=store) as ledger:
-        with anyio.fail_after(20), pytest.raises(CorruptState, match="follows itself"):
+        with anyio.fail_after(20), pytest.raises(CorruptState, match="no end"):
             [row async for row in ledger.rows()]

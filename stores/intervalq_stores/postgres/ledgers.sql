@@ -15,7 +15,6 @@
 --   grant select on intervalq.ledgers_version to some_role;
 --   grant select, insert, update, delete on intervalq.ledgers, intervalq.ledger_sessions to some_role;
 --   grant select, insert, update, delete on intervalq.ledger_rows to some_role;
---   grant usage on sequence intervalq.ledgers_number_seq to some_role;
 --
 -- Commands on one ledger run concurrently, and wait for each other only if they name the same rows. Locks are taken
 -- in this order, to avoid deadlocks: rows by their keys, sessions, the ledger. The statement that checks which sessions

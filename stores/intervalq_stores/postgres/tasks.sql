@@ -24,12 +24,12 @@
 --   grant select on intervalq.tasks_version to some_role;
 --   grant select, insert, update, delete on intervalq.tasks, intervalq.sessions, intervalq.beats to some_role;
 --   grant select, insert, update, delete on intervalq.marks, intervalq.idle, intervalq.unfed to some_role;
---   grant select, insert, update, delete on intervalq.clock, intervalq.locks, intervalq.awaited to some_role;
---   grant select, insert, update, delete on intervalq.plain, intervalq.heads to some_role;
---   grant select, insert, update, delete on intervalq.ranges, intervalq.floors to some_role;
+--   grant select, insert, update, delete on intervalq.locks, intervalq.awaited to some_role;
+--   grant select, insert, update, delete on intervalq.heads, intervalq.ranges, intervalq.floors to some_role;
+--   grant select, update on intervalq.clock to some_role;
+--   grant select, insert, delete on intervalq.plain to some_role;
 --   grant select, insert on intervalq.outcomes, intervalq.outcome_periods to some_role;
---   grant usage on sequence intervalq.sessions_number_seq, intervalq.plain_blocks to some_role;
---   grant usage on sequence intervalq.outcome_numbers to some_role;
+--   grant usage on sequence intervalq.plain_blocks, intervalq.outcome_numbers to some_role;
 --   grant execute on function intervalq.drop_outcomes(bigint) to some_role;
 --
 -- All times are whole microseconds in bigint. SQLSTATEs raised here: IQ001 tables of an unknown version, IQ002
