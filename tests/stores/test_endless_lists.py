@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from intervalq.errors import CorruptState
@@ -94,6 +95,7 @@ class Endless(MemoryLedgerStore):
         self._pages = 0
 
     async def apply(self, ledger: str, command: Command, now: int | None = None) -> Answer:
+        await anyio.lowlevel.checkpoint()
         answer = await super().apply(ledger, command, now)
         if not isinstance(command, Look):
             return answer
