@@ -69,7 +69,10 @@ def polls(seen: Observer, plan: Plan) -> Findings:
         most = (seen.subscribes if hears else _POLL[plan.waking]) + lateness[process.name] + _SOON
         slowest = max((back - sent for sent, back in seen.exchanges[process]), default=0.0)
         most += 2 * slowest
+        questions, answered = seen.questions[process], {sent for sent, _ in seen.exchanges[process]}
         for at in ends:
+            if (asked := bisect_right(questions, at)) and questions[asked - 1] not in answered:
+                continue  # it died before it knew that no answer would come
             last = heard[place - 1][1].state if (place := bisect_right(times, at)) else None
             if last is None or last.held_since is None or _is_away(seen, process, at, at + most):
                 continue
