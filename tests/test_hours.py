@@ -87,6 +87,35 @@ def test_jobs_begin_in_the_window_and_nobody_asks_outside_of_it(
     assert max(start.minute * 60 + start.second for start in first) == 0, "as soon as it opens"
 
 
+def test_room_for_another_job_after_the_end_is_for_the_next_day() -> None:
+    """A job that runs beyond the end of the window keeps another one waiting: that begins in the next one."""
+    starts = list[datetime]()
+
+    async def main() -> None:
+        store = Watched()
+        processes = [
+            IntervalQueue("q", store=store, interval="1s", burst=2, max_running=1, window="01:00-01:47")
+            for _ in range(2)
+        ]
+
+        async def one(queue: IntervalQueue) -> None:
+            async with queue.slot():
+                starts.append(clock())
+                await anyio.sleep(30)
+
+        async with anyio.create_task_group() as group:
+            for queue in processes:
+                group.start_soon(one, queue)
+        for queue in processes:
+            await queue.close()
+
+    virtual_time(main, horizon=1e8)  # time begins at 01:46:40
+    first, second = starts
+    assert first.hour * 60 + first.minute == 106
+    assert second.date() == first.date() + timedelta(days=1)
+    assert (second.hour, second.minute, second.second) == (1, 0, 0)
+
+
 def test_a_job_that_can_not_wait_so_long_is_refused_at_once() -> None:
     async def main() -> None:
         queue = IntervalQueue("q", interval="10s", store=Watched(), window="02:00-02:30", timeout="5m")

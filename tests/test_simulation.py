@@ -50,7 +50,7 @@ FEW: dict[str, int] = (
         ),
         8,
     )
-    | dict.fromkeys(("callers", "stepped", "tight", "reclaims", "backlog"), 12)
+    | dict.fromkeys(("callers", "stepped", "tight", "reclaims", "backlog", "shut"), 12)
     | {"swift": 16, "shaky": 40}
 )
 SCHEDULES = {mix: int(ASKED or FEW.get(mix, 20)) for mix in MIXES}

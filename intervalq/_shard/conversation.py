@@ -37,7 +37,6 @@ log: Final = logging.getLogger("intervalq")
 
 _QUESTION: Final = 400
 """How long a request and its answer keep an event loop busy, in parts, on a slow machine (microseconds)."""
-
 _STARTED: Final = 20
 """Allowance for a due job to actually start, in microseconds."""
 
@@ -394,7 +393,8 @@ class Conversation:
                 if not self._connection.is_held or not self._wait_queue:
                     return
                 await self._parked.until(listener.next_look(self._time, self._connection.state))
-                if not self._wait_queue or listener.is_in_vain:
+                shut_until = self._time.shut_until(self._connection.state, self._clock.now())
+                if not self._wait_queue or listener.is_in_vain or shut_until is not None:
                     return
         finally:
             listener.stop()

@@ -21,6 +21,7 @@ _BEAR: Final = Conversation._bear
 _COMMAND: Final = Connection.command
 _LISTEN: Final = Listener._listen
 _RECORD_LOST: Final = Shard.record_lost
+_SIT_OUT: Final = Conversation._sit_out
 _TOOK: Final = StoreTime.took
 
 
@@ -99,6 +100,20 @@ def _() -> Iterator[None]:
         await _BEAR(self, error)
 
     yield from instead(Conversation, "_bear", bear)
+
+
+@bug("hours-end-unseen", "hours", 39)
+def _() -> Iterator[None]:
+    """A shard that waits for the end of a hold, as for room under a limit, doesn't see that hours end."""
+
+    async def sit_out(self: Conversation) -> None:
+        hours, self._time.hours = self._time.hours, None
+        try:
+            await _SIT_OUT(self)
+        finally:
+            self._time.hours = hours
+
+    yield from instead(Conversation, "_sit_out", sit_out)
 
 
 @bug("slept-through", "debts", 286)

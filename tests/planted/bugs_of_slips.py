@@ -9,6 +9,7 @@ from intervalq._queue import attempts
 from intervalq._queue.plan import Plan
 from intervalq._queue.ports import Queue
 from intervalq._shard.connection import Connection
+from intervalq._shard.dispatcher import Dispatcher
 from intervalq._shard.grants import Grant, GrantRange
 from intervalq._shard.leases import Leases
 from intervalq._shard.wait_queue import Waiter, WaitQueue
@@ -130,3 +131,9 @@ def _() -> Iterator[None]:
         self._first = None
 
     yield from instead(Connection, "_create", create)
+
+
+@bug("ready-though-closed", "shut", 39)
+def _() -> Iterator[None]:
+    """While a handle is being closed, a job that comes as the last one begins gets a slot that is ready."""
+    yield from instead(Dispatcher, "refuse", Dispatcher.not_ready)

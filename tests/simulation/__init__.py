@@ -37,6 +37,8 @@ Mixes
     crowd        well over a hundred jobs, most of which are cancelled
     withdrawn    a job is cancelled around the time of a grant to its process
     exits        processes that end when their handles are closed
+    hours        a queue whose hours end for a minute
+    shut         handles that are closed while their jobs wait, and to which more jobs come as these begin
     shaky        limits, lost messages, outages, and handles that are closed in the meantime
     frail        long jobs under a limit, lost messages and lost records
     backlog      all jobs wait from the beginning
@@ -129,6 +131,8 @@ What is checked, from outside and in true time
                 most what the limit allows, counting what each really took, at the time when it began
     closing     a closed handle starts only jobs that it is to drain, and does start those; when its process
                 ends, the store knows which of its jobs have ended
+    hours       outside of the hours of its queue no job begins, except in an earlier slot, and no slot is
+                asked for; when they begin, a process whose jobs wait asks within half a second
     reports     a handle reports that its store lost its record if and only if that happened
     misses      a slot is missed only when its tolerance is over, not counting holds
     settings    a handle that has configured its queue creates a lost record with these settings
@@ -167,6 +171,7 @@ Allowances, each limited to what can't be known
     progress    not judged if jobs cost several slots: a slot too cheap for the next job is skipped
     new records whether the record after a lost one begins with a quiet interval can't be told from the one
                 early start that a loss excuses; the model and the tests of the rules check it
+    hours       what is judged of waits, of waste and of refused jobs isn't where hours end in a run
     processes   a stall falls between two steps of the event loop, never between the last check and the first
                 instruction of an async job: there is no step in between
 """

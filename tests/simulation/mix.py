@@ -81,6 +81,10 @@ class Mix:
     """The chance that a process that joins creates its handle with `new=True`."""
     closes: float = 0.05
     """The chance that a handle is closed while the others go on."""
+    shut: bool = False
+    """Whether handles are closed while their jobs wait, and more jobs come just as those begin."""
+    hours: bool = False
+    """Whether the queue has hours, which end in the run for a minute."""
     exits: bool = False
     """Whether a process ends once its handle is closed, as at the end of a program."""
     verbs: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from simulation.deadlines import add_deadlines
 from simulation.mix import Mix
@@ -12,12 +12,17 @@ from simulation.mixes import CHANGES
 from simulation.plans import Plan, PlannedJob, PlannedProcess, Route
 from simulation.windows import add_windows, differ
 
+_MINUTE: Final = 60_000_000
+_DAY: Final = 24 * 60
+
 
 def plan(mix: Mix, seed: str) -> Plan:
     """The plan of a mix for a seed; the same one each time."""
     planned = _Planner(mix, Random(seed)).plan()
     if mix.joins:
         _join(planned, Random(f"{seed}:joins"))
+    if mix.hours:
+        _add_hours(planned, Random(f"{seed}:hours"))
     if mix.windows:
         add_windows(planned, Random(f"{seed}:windows"), mix.overruns)
     if mix.windows and mix.joins:
@@ -65,6 +70,18 @@ def _join(plan: Plan, random: Random) -> None:
             process.options["start"] = False
             is_closed = process.close is not None and process.close[1] and random.random() < 0.8
             process.starts = math.inf if is_closed else random.uniform(process.at, plan.ends)
+
+
+def _add_hours(plan: Plan, random: Random) -> None:
+    """Let the hours of the queue end for the shortest time possible: a minute, anywhere in the run."""
+    opens = plan.store_base // _MINUTE % _DAY
+    window = "{:02}:{:02}-{:02}:{:02}".format(*divmod(opens, 60), *divmod((opens - 1) % _DAY, 60))
+    closes = random.uniform(0, plan.ends)
+    plan.store_base -= plan.store_base % _MINUTE + _MINUTE + round(closes * 1e6)
+    rate = 1 + plan.store_ppm / 1e6
+    plan.night = closes / rate, (closes + _MINUTE / 1e6) / rate
+    for process in plan.processes:
+        process.options["window"] = window
 
 
 class _Planner:
@@ -128,6 +145,8 @@ class _Planner:
         elif mix.near and mix.comes:
             for process in processes:
                 self.stream(process)
+        for process in processes if mix.shut else ():
+            self.shut(process)
         names = [process.name for process in processes]
         losses = [(self.moment(), self.loss()) for _ in range(random.randint(0, mix.losses))]
         verbs = self.verbs(names)
@@ -208,6 +227,13 @@ class _Planner:
         for job in process.jobs[self.random.randint(0, 10) :]:
             job.at = at = max(at, process.at + 1e-6) + gap
             job.way, job.retries = self.random.choice(self.mix.comes), 0
+
+    def shut(self, process: PlannedProcess) -> None:
+        """Let a handle be closed while its jobs wait, and others come as these begin."""
+        if process.jobs and self.likely(0.7):
+            at = self.random.choice(process.jobs).at + self.interval * self.random.uniform(0, 3)
+            process.close = at, self.likely(0.9)
+            process.latecomers = [PlannedJob(at=at, way="slot", plain=True) for _ in range(10)]
 
     def call(self, process: PlannedProcess) -> None:
         """Assign a process's jobs to callers, each of which comes back when its last job has ended."""

@@ -63,6 +63,8 @@ class PlannedProcess:
     """When a handle that keeps its jobs is started; infinity: it is only closed. None: it keeps none."""
     close: tuple[float, bool] | None = None
     """When its handle is closed, and whether that drains."""
+    latecomers: list[PlannedJob] = field(default_factory=list)
+    """Jobs that come as others begin, once its handle is being closed."""
     outages: list[tuple[float, float]] = field(default_factory=list)
     stalls: list[tuple[float, int, float]] = field(default_factory=list)
     """Stalls as (instant, n, seconds): each begins before the n-th step after an instant."""
@@ -97,3 +99,16 @@ class Plan:
     """When the store loses writes, and how old the copy is to which it falls back; None: all are lost."""
     ends: float
     """When the faults end."""
+    night: tuple[float, float] | None = None
+    """When the hours of the queue end, and when they begin again; None: it has none."""
+
+    def waits_for_windows(self) -> float:
+        """How long all jobs may wait for limits, in seconds: a half empty window may delay a job."""
+        jobs, total = [job for each in self.processes for job in each.jobs], 0.0
+        for limit in self.limits:
+            units = sum(
+                (1 + job.retries) * max(job.cost, job.units.get(limit.unit, 0), job.took.get(limit.unit, 0))
+                for job in jobs
+            )
+            total += (3 * units / limit.most + 5) * (limit.rule().window + limit.rule().jitter) / 9e5
+        return total

@@ -47,6 +47,8 @@ class Actor:
         self.shard: Shard | None = None
         self.begins: Grant | None = None  # the grant that was accepted last
         self.busy = 0  # calls of users that have not returned
+        self.all_began: Callable[[], None] = lambda: None
+        """Called in the step in which its last waiting job begins."""
 
     def open(self, seen: Observer) -> Shard:
         """The handle's shard, opened in the process's context; grants that jobs accept are recorded."""
@@ -55,8 +57,10 @@ class Actor:
             accept, take_ready = shard.dispatcher.accept, shard.dispatcher.take_ready
 
             def noting(waiter: Waiter) -> Grant | None:
-                grant = accept(waiter)
-                self.begins = grant or self.begins
+                if (grant := accept(waiter)) is not None:
+                    self.begins = grant
+                    if not shard.wait_queue:
+                        self.all_began()
                 return grant
 
             def noting_ready() -> Grant | None:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -22,8 +22,10 @@ from simulation.mixes import MIXES
 from simulation.network import Connection, Network, Records, WakingConnection
 from simulation.observer import Observer
 from simulation.planning import plan
-from simulation.plans import PlannedProcess, Route
+from simulation.plans import PlannedJob, PlannedProcess, Route
 from simulation.users import Actor, Users
+
+Call: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 QUEUE: Final = "simulated"
 _KEY: Final = "key"
@@ -89,6 +91,8 @@ class World:
         actor = Actor(process, connection, queue[_KEY] if self.plan.keyed else queue)
         if planned.busy:
             connection.stop = partial(self._stall, actor, planned.busy)
+        if planned.latecomers:
+            actor.all_began = partial(self._follow, actor, [*planned.latecomers])
         self.actors.append(actor)
         return actor
 
@@ -139,22 +143,33 @@ class World:
         if planned.starts is not None and planned.starts < math.inf:
             self._call(planned.starts, actor, partial(self.users.start, actor))
 
-    def _call(self, instant: float, actor: Actor, user: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _call(self, instant: float, actor: Actor, user: Call) -> None:
         """Let a user in the actor's process make a call at an instant."""
+        call = self._noted(actor, user)
+
+        def begin() -> None:
+            if not self.users.over:
+                self.loop.create_task(call())
+
+        self.loop.call_at(instant, begin, context=actor.process.context)
+
+    def _noted(self, actor: Actor, user: Call) -> Call:
+        """A user's call, which is waited for from now on."""
         self.busy += 1
         actor.busy += 1
 
-        async def calls() -> None:
+        async def call() -> None:
             try:
                 await user()
             finally:
                 self._back(actor, 1)
 
-        def begin() -> None:
-            if not self.users.over:
-                self.loop.create_task(calls())
+        return call
 
-        self.loop.call_at(instant, begin, context=actor.process.context)
+    def _follow(self, actor: Actor, jobs: list[PlannedJob]) -> None:
+        """Let another job come just as the last one begins in a handle that is being closed."""
+        if jobs and actor.process in self.seen.closed:
+            self.loop.create_task(self._noted(actor, partial(self.users.job, actor, jobs.pop()))())
 
     def _back(self, actor: Actor, calls: int) -> None:
         self.busy -= calls
@@ -286,19 +301,8 @@ class World:
                 slots += sum(job.cost * (1 + min(job.fails, job.retries)) for job in jobs)
                 takes += sum(job.takes * (1 + min(job.fails, job.retries)) for job in jobs)
                 takes += sum(sum(thinks) for _, thinks in planned.callers)
-        passed = 2 * slots * interval / 1e6 + self._windows()
+        passed = (60 if self.plan.night else 0) + 2 * slots * interval / 1e6 + self.plan.waits_for_windows()
         return self.loop.time() + (outstanding + 10 * interval) / 1e6 + passed + takes + _PATIENCE
-
-    def _windows(self) -> float:
-        """How long all jobs may wait for limits, in seconds: a half empty window may delay a job."""
-        jobs, total = [job for each in self.plan.processes for job in each.jobs], 0.0
-        for limit in self.plan.limits:
-            units = sum(
-                (1 + job.retries) * max(job.cost, job.units.get(limit.unit, 0), job.took.get(limit.unit, 0))
-                for job in jobs
-            )
-            total += (3 * units / limit.most + 5) * (limit.rule().window + limit.rule().jitter) / 9e5
-        return total
 
     def _expire(self) -> None:
         if not self.idle.done():

@@ -18,7 +18,7 @@ from simulation.judges.deadlines import (
     timeouts,
     tries,
 )
-from simulation.judges.ends import agreed, closing, fates, handed, kept, moved, remembered
+from simulation.judges.ends import agreed, closing, fates, handed, hours, kept, moved, remembered
 from simulation.judges.findings import GRAIN, Findings, named
 from simulation.judges.running import again, lapses, leases, limits, renewals, reported
 from simulation.judges.settlements import settlements
@@ -45,6 +45,9 @@ _TIMERS: Final = 0.1
 
 def judge(seen: Observer, plan: Plan) -> None:
     """Add every broken promise to the observer's violations."""
+    by_day = (  # these know of no hours
+        placed, fairness, wakeups, polls, unused, wasted, expected, turns, refusals, joins, in_vain,
+    )  # fmt: skip
     for rule in (
         accounts,
         left_over,
@@ -84,6 +87,7 @@ def judge(seen: Observer, plan: Plan) -> None:
         lapses,
         again,
         closing,
+        hours,
         wasted,
         roomy,
         asked,
@@ -100,6 +104,8 @@ def judge(seen: Observer, plan: Plan) -> None:
         in_vain,
         warned,
     ):
+        if plan.night is not None and rule in by_day:
+            continue
         for at, what in rule(seen, plan):
             seen.violated(what, at)
     seen.violations.sort(key=lambda violation: violation.at)

@@ -6,9 +6,10 @@ from collections import defaultdict
 from typing import Final
 
 from intervalq._timing.outage import OUTAGE
-from intervalq.rules import Configure, Inspect
+from intervalq.rules import Advance, Configure, Inspect
 from simulation.facts import ObservedJob
 from simulation.judges.findings import GRAIN, Findings, named
+from simulation.judges.starts import Starts
 from simulation.loop import Process
 from simulation.mixes import CHANGES
 from simulation.observer import Observer
@@ -16,6 +17,9 @@ from simulation.plans import Plan
 
 _HANDED: Final = 0.002
 """How long before its slot a thread is handed that, in seconds."""
+
+_LEAD: Final = 0.5
+"""How long before the hours begin slots may be asked for, or after that at the latest, in seconds."""
 
 _FEW: Final = 3
 """So many threads are not all late by chance."""
@@ -202,3 +206,37 @@ def closing(seen: Observer, plan: Plan) -> Findings:
             late = start.job.added > at or not seen.drains[process]
             if start.job.process is process and start.at > at + GRAIN and late:
                 yield start.at, f"{named(start)} began, and its handle was closed at {at:.6f}"
+
+
+def hours(seen: Observer, plan: Plan) -> Findings:
+    """Outside of the hours of a queue no job begins, but for one that is late, and nobody takes slots.
+
+    A process whose jobs wait takes some when the hours begin, unless it was closed or died meanwhile.
+    """
+    if plan.night is None:
+        return
+    ends, begins = plan.night
+    for start in seen.starts:
+        slots = [grant.opens for grant in start.grants[-1:]]
+        blur = Starts(seen, plan).error(start.at, start) + GRAIN
+        if start.at < begins - blur and any(slot > ends + blur for slot in slots):
+            yield start.at, f"{named(start)} began outside of the hours, which end at {ends:.6f}"
+    for process, commands in seen.commands.items():
+        asked = [at for at, command in commands if isinstance(command, Advance) and _wants(command)]
+        for at in asked:
+            if ends + 2 * GRAIN < at < begins - _LEAD:
+                yield at, f"{process.name} asks for slots outside of the hours, which end at {ends:.6f}"
+        until = begins + _LEAD
+        waits = any(
+            job.process is process and job.added < begins and (job.starts or job.ended > until)
+            and not any(start.at < until for start in job.starts)
+            for job in seen.jobs
+        )  # fmt: skip
+        is_there = min(seen.closed.get(process, until), seen.died.get(process, until)) >= until
+        if waits and is_there and not any(begins - _LEAD < at <= until for at in asked):
+            yield until, f"{process.name} has jobs, and asks for no slot when the hours begin at {begins:.6f}"
+
+
+def _wants(command: Advance) -> bool:
+    """Whether a request is about slots for jobs."""
+    return bool(command.take or command.slots)
