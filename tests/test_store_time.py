@@ -125,6 +125,18 @@ def test_a_closer_reading_narrows_the_bounds_and_a_wider_one_does_not_widen_them
     assert time.clock.steps == 0
 
 
+def test_what_another_shard_has_learned_of_the_clock_costs_no_request() -> None:
+    """Keys of a queue in one process share what they know: a close reading of one is enough for all."""
+    state, near, far = record(), 100, 40_000
+    first = StoreTime()
+    second = StoreTime(beside=first)
+    second.reading(AT - far, AT, AT + OFFSET)
+    assert second.wants_check(state, INTERVAL, AT)
+    first.reading(AT - near, AT, AT + OFFSET)
+    assert not second.wants_check(state, INTERVAL, AT)
+    assert second.clock.error(AT) <= error_after(near) + 1
+
+
 def test_a_slow_reading_that_shows_a_step_is_checked_before_its_error_is_reported() -> None:
     """The record keeps an error for a minute, in which all windows are longer by three times as much."""
     far, slow, step = 40_000, 2_000_000, 700_000

@@ -123,6 +123,7 @@ Those of `bugs_found` were real. A test plants each of them; by hand: `python te
     handed-on-time                threads         30
     adopts-unasked                joins            2
     starts-at-once                joins            1
+    cause-half-known              blocked        128
     hours-end-unseen              hours           40
     ready-though-closed           shut            40
 """

@@ -33,6 +33,23 @@ def _() -> Iterator[None]:
     yield from instead(warnings, "_cause", cause)
 
 
+@bug("cause-half-known", "blocked", 127)
+def _() -> Iterator[None]:
+    """A busy event loop is named as the cause only if its timers are later than those of any machine, too."""
+    original = warnings._cause
+
+    def cause(time: StoreTime, state: State) -> str:
+        reaction = time.reaction
+        if time.lateness.typical() <= warnings._BLOCKED:
+            time.reaction = 0
+        try:
+            return original(time, state)
+        finally:
+            time.reaction = reaction
+
+    yield from instead(warnings, "_cause", cause)
+
+
 @bug("polls-too-seldom", "calm", 4)
 def _() -> Iterator[None]:
     """Without wake-ups, a held process asks every five seconds."""
