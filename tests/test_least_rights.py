@@ -28,6 +28,8 @@ from intervalq.rules import Advance, Drop, Hold, Limit, Resume, Settings
 from intervalq.store import Waking, open_store, scheduling
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.store import Keeping, open_task_store
+from intervalq_stores.nats._connection import Connection
+from intervalq_stores.nats._url import options_of
 from servers import Server, redis_client
 
 REFUSED = [
@@ -287,6 +289,10 @@ async def test_nats(tmp_path: Path) -> None:
     with servers.running(server):
         mine = f"nats://intervalq:CHANGE-ME@127.0.0.1:{server.port}"
         await work(mine)
+        connection = await Connection.connect(mine, options_of(mine))
+        with anyio.fail_after(20), pytest.raises(nats.errors.Error, match="permissions violation"):
+            await connection.request("$JS.API.INFO")  # has no time limit: the refusal ends it
+        await connection.close()
         refused: list[str] = []
         forbidden = ["others", *(f"$JS.API.{name}" for name in NATS_REFUSED)]
         all_refused = anyio.Event()

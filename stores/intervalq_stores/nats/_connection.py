@@ -39,6 +39,7 @@ class Connection:
         self._client = client
         self._inbox = f"_INBOX.{secrets.token_hex(10)}."
         self._waiting: dict[str, Callable[[Msg | None], None]] = {}
+        self._requests: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
         self._asked = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended = asyncio.Event()
@@ -114,13 +115,15 @@ class Connection:
 
         Raises:
             TimeoutError: none came within `seconds` (None: until the caller gives up).
-            nats.errors.Error: the connection ended, or there is no responder.
+            nats.errors.Error: the connection ended, there is no responder, or this user may not send it.
         """
         reply, answer = self.expect()
+        self._requests[reply] = subject, answer
         try:
             self._client.put(subject, reply, data, headers)
             return await answered(answer, seconds)
         finally:
+            del self._requests[reply]
             self.forget(reply)
 
     def expect(self) -> tuple[str, asyncio.Future[Msg]]:
@@ -323,8 +326,12 @@ class Connection:
             came(message)
 
     async def _heard(self, error: Exception) -> None:
-        if "permissions violation" in str(error).lower():
+        text = str(error).lower()
+        if "permissions violation" in text:
             self.denied = str(error).removeprefix("nats: ")
+            for subject, answer in self._requests.values():  # which get no answer
+                if f'"{subject.lower()}"' in text and not answer.done():
+                    fail(answer, error)
 
     async def _closed(self) -> None:
         self.ended.set()
