@@ -56,6 +56,7 @@ class WaitQueues:
     def __init__(self, seen: Observer, plan: Plan) -> None:
         self._seen = seen
         self._rate = 1 + plan.store_ppm / 1e6
+        self._lateness = {each.name: each.lateness for each in plan.processes}
         # Many questions differ in nothing that matters to the rules, which take most of the time here. Each
         # record is kept beside its answer, so that no other one gets its id.
         self._openings = dict[tuple[int, int], tuple[State, Opened]]()
@@ -84,7 +85,9 @@ class WaitQueues:
         # Several are refused at once, each a moment after the other where steps take time.
         soon = at + (_STEPS if job.process.clock.goes_on else 0.0)
         staying = [each for each in waiting if each.outcome != "SlotTimeout" or each.ended > soon]
-        queues = _distinct([waiting, entered, answered, left, staying])
+        # One that is tried again comes after a pause, whose timer may be late.
+        paused = self.ahead(job, at, _PAUSE + self._lateness[job.process.name])
+        queues = _distinct([waiting, entered, answered, left, staying, paused])
         for own, ahead in product(self._possible(job.process, at), queues):
             found += [self._outlook(job, at, state, own, ahead) for state in states if state is not None]
             if known is not None:
@@ -230,8 +233,8 @@ class WaitQueues:
                 own.pop(start.ticket, None)
         return [(own[ticket], ticket in invalid) for ticket in sorted(own)]
 
-    def ahead(self, job: ObservedJob, at: float) -> list[ObservedJob]:
-        """The jobs of the same process that wait before a job."""
+    def ahead(self, job: ObservedJob, at: float, pause: float = 0.0) -> list[ObservedJob]:
+        """The jobs of the same process that wait before a job, if its own first pause was this long."""
         own, place = self._seen.jobs, _place(job)
         if any(start.at <= at for start in job.starts):
             place = place[0], len(own)  # it is tried again, behind the others
@@ -242,7 +245,7 @@ class WaitQueues:
                 if each.process is job.process
                 and waits(each, at)
                 and (
-                    (_place(each) < place and _came(each, at) <= _until(each, job, at))
+                    (_place(each) < place and _came(each, at) <= _until(each, job, at, pause))
                     or _is_in_hand(each, at)
                 )
             ),
@@ -332,9 +335,9 @@ def _came(job: ObservedJob, at: float, pause: float = 0.0) -> float:
     return max(began) + pause * 2 ** (len(began) - 1) if began else job.added
 
 
-def _until(each: ObservedJob, job: ObservedJob, at: float) -> float:
+def _until(each: ObservedJob, job: ObservedJob, at: float, pause: float = 0.0) -> float:
     """By when another job must have come to be ahead of a job: before it, unless it is more urgent."""
-    return at if each.plan.priority > job.plan.priority else _came(job, at)
+    return at if each.plan.priority > job.plan.priority else min(at, _came(job, at, pause))
 
 
 def _surely(ahead: list[ObservedJob], job: ObservedJob, at: float) -> list[ObservedJob]:
