@@ -143,7 +143,7 @@ def decided(seen: Observer, plan: Plan) -> Findings:
     """A request for a slot that has come is answered: the slot is granted, or another one is issued.
 
     Not if the request took long, also because it waited for another one of its process, or if that had to
-    hear of a late grant first.
+    hear of a late grant first. Nor if its process was stopped when it was about to send it.
     """
     del plan
     if seen.steps or seen.copies:
@@ -156,6 +156,8 @@ def decided(seen: Observer, plan: Plan) -> Findings:
             if not isinstance(command, Advance) or not command.slots or answer.granted or answer.missed:
                 continue
             if state is None or answer.refused or state.held_since is not None or slow & {sent, back}:
+                continue
+            if _stood_still(seen, process, sent - GRAIN, sent):
                 continue
             mark, slot = command.high_water_mark, command.slots[0]
             if mark is None or mark.late_total != state.late_total or answer.healed:
