@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Final
+from typing import Final, TypeAlias
 
 from intervalq.rules import (
     Advance,
@@ -19,8 +19,12 @@ from intervalq.rules import (
     Settings,
     Slot,
     State,
+    Units,
     apply,
 )
+
+_Units: TypeAlias = tuple[Units, ...]
+"""What each ticket takes of each limit."""
 
 _SECOND: Final = 1_000_000
 _START: Final = 64 * 15_625_000 * _SECOND
@@ -50,7 +54,9 @@ def slots_of_a_full_queue() -> Iterator[list[tuple[Command, int]]]:
     Two slots are granted, and fill the queue. After other commands, some are listed again. Their units count
     where they were: not where they are, if the queue had room meanwhile. One may take no units of a limit.
     """
-    some, most, none = ((40, 1), (40, 1), (1, 1)), ((40, 0), (0, 1), (1, 1)), ((0, 0), (0, 0))
+    some: _Units = ((40, 1), (40, 1), (1, 1))
+    most: _Units = ((40, 0), (0, 1), (1, 1))
+    none: _Units = ((0, 0), (0, 0))
     kinds = [(units, between, 1) for units, between in product((some, most), _BETWEEN)]
     kinds += [(none, between, 1) for between in _BETWEEN[2:4]]
     kinds += [(some, between, 2) for between in (_BETWEEN[0], *_BETWEEN[5:8])]
@@ -59,7 +65,7 @@ def slots_of_a_full_queue() -> Iterator[list[tuple[Command, int]]]:
 
 
 def _case(
-    units: tuple[tuple[int, ...], ...],
+    units: _Units,
     between: tuple[Command, ...],
     listed: tuple[int, ...],
     cost: int,

@@ -170,7 +170,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     """With `max_running`, a granted slot is granted again, late, even while the queue is paused."""
 
-    def usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[Slot, ...]:
+    def usable(state: State, command: Advance, now: int, *, known: bool) -> tuple[tuple[Slot, ...], ...]:
         return _USABLE(replace(state, held_until=0), command, now, known=known)
 
     yield from instead(rules, "_usable", usable)
