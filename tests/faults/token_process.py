@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from intervalq_stores.nats._task import restore as nats_task_restore
 from intervalq_stores.nats._task.holdings import Holdings
 
 EXPIRY = 1.5
+ALIVE = 0.05
+"""How often a worker writes that it isn't stopped, in seconds."""
 
 
 def careless() -> None:
@@ -48,7 +51,15 @@ async def main(url: str, queue: str, ledger: int, mode: str) -> None:
     tasks = Tasks(url, expiry=EXPIRY)
 
     def note(what: str, claim: Claim) -> None:
-        os.write(ledger, f"{what} {claim.key or '-'} {claim.value} {os.getpid()}\n".encode())
+        write(what, claim.key or "-", claim.value)
+
+    def write(what: str, key: str, value: object) -> None:
+        os.write(ledger, f"{what} {key} {value} {os.getpid()} {time.monotonic():.3f}\n".encode())
+
+    async def live() -> None:
+        while True:
+            write("alive", "-", 0)
+            await anyio.sleep(ALIVE)
 
     @tasks.worker(queue, concurrency=4, max_attempts=None, backoff=0.02)
     async def work(claim: Claim) -> None:
@@ -67,6 +78,7 @@ async def main(url: str, queue: str, ledger: int, mode: str) -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(stop_at_sigterm, tasks)
+        group.start_soon(live)
         await tasks.run(grace=2.0)
         group.cancel_scope.cancel()
     await tasks.aclose()

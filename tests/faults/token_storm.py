@@ -11,6 +11,9 @@ server forgets deliveries of the last moments then, so that a task which is bein
 second worker, of which one can acknowledge it. So two on a key are forgiven if the first began before a
 restart was complete, and the second after the kill before that; even then no more than one may be told that
 it has acknowledged.
+
+Nor can a worker give up a claim that has lapsed while the machine doesn't run it. All workers write all the
+time that they run: two on a key are forgiven if the first one didn't when the second began.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from faults.nats_cluster import Cluster, clustered
-from faults.token_process import EXPIRY
+from faults.token_process import ALIVE, EXPIRY
 from intervalq.errors import StoreUnavailable
 from intervalq.tasks import Tasks
 
@@ -60,7 +63,7 @@ class Seen:
     lost: list[int] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
     forgiven: list[str] = field(default_factory=list)
-    """Two workers on a key, the first of which the server had forgotten."""
+    """Two workers on a key, the first of which the server had forgotten, or the machine didn't run."""
     twice: list[str] = field(default_factory=list)
     """Acknowledgements that two workers got for the same task."""
     disorder: list[str] = field(default_factory=list)
@@ -83,11 +86,12 @@ def judge(seen: Seen, lines: list[str]) -> None:
     running: dict[str, tuple[int, int]] = {}  # by key: the task, and its worker
     since: dict[str, int] = {}  # by key: how many restarts were complete when that began
     kills = restarts = 0
+    signs = _signs(lines)
     latest: dict[str, int] = {}
     begun: Counter[int] = Counter()
     ended: set[int] = set()
     acked: dict[int, int] = {}
-    for line in lines:
+    for line in [each for each in lines if not each.startswith("alive")]:
         what, *rest = line.split()
         if what == "server":
             kills, restarts = kills + (rest[0] == "-"), restarts + (rest[0] == "+")
@@ -102,7 +106,8 @@ def judge(seen: Seen, lines: list[str]) -> None:
                 seen.returned.append(line)
             if key != "-":
                 if key in running:
-                    two = seen.forgiven if since[key] < kills else seen.overlaps
+                    stopped = _is_stopped(signs.get(running[key][1], []), rest[3:])
+                    two = seen.forgiven if since[key] < kills or stopped else seen.overlaps
                     two.append(f"{line}, while {running[key]}")
                 if latest.get(key, -1) > task:
                     seen.disorder.append(f"{line}, after {latest[key]}")
@@ -117,6 +122,26 @@ def judge(seen: Seen, lines: list[str]) -> None:
     seen.again = sum(count > 1 for count in begun.values())
     seen.acknowledged = len(acked)
     seen.lost = [task for task in range(seen.inserted) if task not in ended | seen.unsure]
+
+
+def _signs(lines: list[str]) -> dict[int, list[float]]:
+    """When each worker ran or was killed, in seconds, as far as the ledger has times."""
+    signs: dict[int, list[float]] = {}
+    for what, *rest in map(str.split, lines):
+        if what == "kill" and rest[1:]:
+            signs.setdefault(int(rest[0]), []).append(float(rest[1]))
+        elif rest[3:]:
+            signs.setdefault(int(rest[2]), []).append(float(rest[3]))
+    return signs
+
+
+def _is_stopped(signs: list[float], at: list[str]) -> bool:
+    """Whether a worker didn't run at an instant: between two signs is far more time than there should be."""
+    if not at or not signs:
+        return False
+    before = max((sign for sign in signs if sign <= float(at[0])), default=float("-inf"))
+    after = min((sign for sign in signs if sign > float(at[0])), default=float("inf"))
+    return after - before > 3 * ALIVE
 
 
 class Driver:
@@ -229,7 +254,7 @@ class Driver:
         process.kill()
         self._alive.remove(process)
         process.wait()
-        self._note(f"kill {process.pid}")
+        self._note(f"kill {process.pid} {time.monotonic():.3f}")
         self.seen.faults["worker killed"] += 1
         self._start()
 
@@ -258,7 +283,7 @@ class Driver:
     def _ending(self) -> subprocess.Popen[bytes]:
         """A worker that has just begun to acknowledge a task; after a while, any."""
         line = self._next("end")
-        named = [process for process in self._alive if line.endswith(f" {process.pid}\n")]
+        named = [process for process in self._alive if f" {process.pid} " in line]
         return named[0] if named else self._random.choice(self._alive)
 
     def _note(self, line: str) -> None:
@@ -270,10 +295,10 @@ class Driver:
         for _ in range(_LOOKS):
             open_by: Counter[int] = Counter()
             for line in self._ledger.read_text().splitlines():
-                what, *_, worker = line.split()
-                if what == "server":
-                    continue
-                open_by[int(worker)] += {"begin": 1, "kill": -1_000, "acked": 0}.get(what, -1)
+                what, *rest = line.split()
+                if what != "server":
+                    worker = rest[0] if what == "kill" else rest[2]
+                    open_by[int(worker)] += {"begin": 1, "kill": -1_000, "acked": 0, "alive": 0}.get(what, -1)
             busy = [process for process in self._alive if open_by[process.pid] > 0]
             if busy:
                 return self._random.choice(busy)
