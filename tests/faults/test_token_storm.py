@@ -36,7 +36,7 @@ def test_never_two_workers_on_a_key_and_none_is_lost(storms: dict[str, Future[Se
     seen = seen_in(storms, "careful")
     assert seen.overlaps == []
     assert seen.disorder == []
-    assert seen.left == 0, "nothing more was done in a minute"
+    assert seen.left == 0, "nothing more was done in minutes"
     assert seen.lost == []
     assert seen.faults["worker killed"] >= 3
     assert seen.inserted > 50
@@ -73,7 +73,7 @@ def test_what_ended_stays_ended_when_the_server_is_killed(
     assert seen.overlaps == []
     assert seen.twice == []
     assert seen.disorder == []
-    assert seen.left == 0, "nothing more was done in a minute"
+    assert seen.left == 0, "nothing more was done in minutes"
     assert seen.lost == []
     assert seen.faults["server killed"] > 0
     assert seen.acknowledged >= (10 if replicas == 1 else 1), "too few to tell anything"

@@ -45,7 +45,7 @@ _WAITING = 60
 """The number of tasks that are kept waiting."""
 _LOOKS = 400
 """How often the ledger is read for a worker that is at work, before any is killed."""
-_CALM = 60.0
+_CALM = 300.0
 """Seconds without news of any worker, after which the remaining tasks aren't waited for."""
 
 _PATIENCE = 120.0
