@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import anyio
 import pytest
@@ -12,7 +13,7 @@ from anyio import from_thread
 
 from intervalq.errors import ClaimLost, InvalidOption
 from intervalq.tasks import Cancelled, Claim, Task, Tasks
-from intervalq.tasks.rules import Beat, Work, Worked
+from intervalq.tasks.rules import Beat, Command, Work, Worked
 from intervalq.tasks.sync import Tasks as BlockingTasks
 from tasks.fake_store import FakeStore, TransactionStore, claimed, handle, once, until
 from virtual_store import BACKENDS, gather, in_virtual_time
@@ -221,6 +222,43 @@ async def test_an_acknowledgement_on_its_way_is_lost(backend: str) -> None:
                 with anyio.fail_after(1.1):
                     await tasks.wait_empty("q")
             assert await store.rows() == []
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["one by one", "chunks"])
+@BACKENDS
+@in_virtual_time
+async def test_a_task_that_is_cancelled_between_the_end_of_its_function_and_the_acknowledgement(
+    backend: str, options: dict[str, Any]
+) -> None:
+    """It is removed, and another one with its id isn't taken for it: it may fail, and is tried again."""
+    store = WakingStore()
+    async with handle(store) as tasks, handle(store.line()) as operator:
+        runs: list[str] = []
+
+        @tasks.worker("q", backoff=0, **options)
+        async def work(_: object) -> None:
+            runs.append("")
+            if len(runs) == 2:
+                raise ValueError("only once")
+
+        is_first = once(Work, lambda work: bool(work.settled))
+
+        async def cancel(command: Command[Any]) -> None:
+            if is_first(command):
+                assert await operator.cancel("a") == Cancelled(stopping=("a",))
+                await anyio.sleep(0.1)  # the worker hears of it first
+
+        async def insert() -> None:
+            for _ in range(2):
+                await operator.insert("q", 1, id="a")
+                with anyio.fail_after(10):
+                    await operator.wait_empty("q")
+            tasks.stop()
+
+        store.before = cancel
+        await gather(tasks.run, insert)
+        assert len(runs) == 3
+        assert await store.rows() == []
 
 
 @BACKENDS

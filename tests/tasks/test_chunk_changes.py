@@ -1,4 +1,4 @@
-"""Changes that are returned for a chunk, and chunks of plain tasks."""
+"""Changes that are returned for a chunk, chunks of plain tasks, and claims that are lost meanwhile."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from intervalq.errors import DependencyError, StoreUnavailable
+from intervalq.errors import ClaimLost, DependencyError, StoreUnavailable
 from intervalq.tasks import Claim, Tasks
 from intervalq.tasks.rules import Depend, Modify, Work
-from tasks.fake_store import FakeStore, RangingStore, handle, once
+from tasks.fake_store import FakeStore, RangingStore, TransactionStore, handle, once
 from tasks.test_chunk_outcomes import insert
 from tasks.test_chunks import values
 from virtual_store import BACKENDS, in_virtual_time
@@ -213,3 +213,29 @@ async def test_tasks_are_done_soon_after_the_function_has_returned_nothing(backe
             await tasks.run(until_empty=True)
         assert await store.sizes() == {}
         assert tasks._outcomes == {"done": 25}
+
+
+@BACKENDS
+@in_virtual_time
+async def test_a_claim_that_is_lost_while_others_are_settled_does_not_end_the_function(backend: str) -> None:
+    """Meanwhile none of the claims is open; the others stay claimed, and the function goes on with them."""
+    store = TransactionStore()
+    async with handle(store) as tasks:
+        left: list[list[int]] = []
+
+        @tasks.worker("q", batch=5)
+        async def work(claims: Sequence[Claim]) -> None:
+            await store.force(next(claim.id for claim in claims if claim.value == 1), queue="elsewhere")
+            with pytest.raises(ClaimLost):
+                async with tasks.commit(*claims) as connection:
+                    connection.append(values(claims))
+            await anyio.sleep(0.1)  # where it would be cancelled
+            mine = [claim for claim in claims if claim.open]
+            left.append(values(mine))
+            async with tasks.commit(*mine) as connection:
+                connection.append(values(mine))
+
+        await insert(tasks, *range(4))
+        await tasks.run(until_empty=True)
+        assert left == store.written == [[0, 2, 3]]
+        assert tasks._outcomes == {"done": 3, "lost": 1}

@@ -69,13 +69,21 @@ def test_every_task_is_committed_once(
 
 @pytest.mark.parametrize(
     ("mix", "seed"),
-    [("patient", 110), ("patient", 185), ("lone-chunks", 5), ("users", 13), ("operators-lossy", 19)],
+    [
+        ("patient", 110),
+        ("patient", 185),
+        ("lone-chunks", 5),
+        ("users", 13),
+        ("operators-lossy", 19),
+        ("chunks-lossy", 54),
+    ],
 )
 def test_schedules_that_failed_once_pass(mix: str, seed: int, pool: ProcessPoolExecutor) -> None:
     """What failed.
 
     A claim counted as begun while it waited: for a task that was to run alone, or for a full chunk. A task
     was settled for the session of an earlier claim. A judge took a request for one that should report starts.
+    A chunk was cancelled while it settled its last claim, because the others were lost.
     """
     assert pool.submit(simulate, mix, seed).result().violations == []
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -37,7 +38,9 @@ log: Final = logging.getLogger("intervalq")
 class Chunk:
     """The claims of one call."""
 
-    def __init__(self, *claims: Claim) -> None:
+    def __init__(self, holds: Callable[[Claim], bool], *claims: Claim) -> None:
+        """Create one of these claims; `holds` tells whether its session still has a claim."""
+        self._holds = holds
         self.claims = [*claims]
         self.lost = 0
         """How many of them are known to be lost; some of these were cancelled."""
@@ -56,8 +59,9 @@ class Chunk:
     def one_lost(self) -> None:
         """Note that one of the claims is lost."""
         self.lost += 1
+        # A claim that is being settled isn't open, but still held: the function waits for the answer.
         # If all of them are lost, that is noted in their order: from the end, the search is short.
-        if self.runs and not any(claim.open for claim in reversed(self.claims)):
+        if self.runs and not any(claim.open or self._holds(claim) for claim in reversed(self.claims)):
             self.scope.cancel()
 
 
@@ -90,7 +94,7 @@ class Chunks:
         intake = self._intake
         while await self._ready():
             if intake.waiting:
-                await self._do(Chunk())
+                await self._do(Chunk(self._session.holds))
             else:
                 claim = intake.suspects.popleft()
                 await run_suspect(claim, self._do_one, self._session, intake, self._outcomes)
@@ -166,7 +170,7 @@ class Chunks:
 
     async def _do_one(self, claim: Claim) -> None:
         if not (claim._row.attempt and self._outcomes.is_dead(claim)):
-            await self._do(Chunk(claim))
+            await self._do(Chunk(self._session.holds, claim))
 
     async def _do(self, chunk: Chunk) -> None:
         """Call the function with a chunk, which is filled just before, and settle its claims."""
