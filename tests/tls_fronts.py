@@ -21,6 +21,9 @@ SECRET: Final = "s3cret-of-this-test"
 
 SSL_REQUEST: Final = b"\0\0\0\x08\x04\xd2\x16/"
 
+INTERNAL_ERROR: Final = b"\x15\3\3\0\2\2\x50"
+"""The alert of a server that has trouble of its own."""
+
 
 class Certificates:
     """A certificate authority in files, and certificates of servers, valid and invalid ones."""
@@ -87,12 +90,16 @@ class Front:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
-        for way in self._open:
-            with suppress(OSError):
-                way.shutdown(socket.SHUT_RDWR)
+        self.cut()
         for thread in self._threads:
             thread.join()
         self._listener.close()
+
+    def cut(self) -> None:
+        """End the connections of all clients and to the server."""
+        for way in self._open:
+            with suppress(OSError):
+                way.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         with suppress(OSError):

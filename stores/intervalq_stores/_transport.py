@@ -20,6 +20,9 @@ _EARLY: Final = frozenset({9, 11})  # numbers of OpenSSL, X509_V_ERR_...
 _EXPIRED: Final = frozenset({10, 12})
 _UNKNOWN: Final = frozenset({2, 18, 19, 20, 21, 24, 27})
 _OTHER_HOST: Final = frozenset({62, 63, 64})
+_PASSING: Final = ("ALERT_INTERNAL_ERROR", "ALERT_USER_CANCELLED")
+"""Alerts of a server that is in trouble or ends, whatever the client's options are."""
+
 _NO_TLS: Final = frozenset(
     {
         "WRONG_VERSION_NUMBER",
@@ -105,11 +108,19 @@ def fault_of(error: BaseException | None, remedies: Remedies) -> TLSFault | None
         seen = seen.__cause__ or seen.__context__
     if seen is None or isinstance(seen, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
         return None
+    if passes(seen.reason or ""):
+        return None
     if isinstance(seen, ssl.SSLCertVerificationError):
         return _certificate(seen.verify_code, seen.verify_message, remedies)
     if seen.reason in _NO_TLS:
         return clear_text(remedies)
     return disagreement(seen.reason or str(seen), remedies)
+
+
+def passes(reason: str) -> bool:
+    """Whether what OpenSSL says is no fault of TLS, but trouble of the server that passes."""
+    said = reason.upper().replace(" ", "_")
+    return any(alert in said for alert in _PASSING)
 
 
 def disagreement(reason: str, remedies: Remedies) -> TLSFault:
@@ -159,7 +170,7 @@ async def look_again(
             return fault_of(error, remedies)
         if "ALERT" not in (error.reason or ""):
             return None
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, ValueError):  # ValueError: a line of more than 64 KiB
         return None
     return None if context else TLSFault(f"the server uses TLS there, but the URL doesn't: {remedies.tls}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from intervalq.errors import InsecureTransport, InvalidOption, StoreUnavailable
 from intervalq.rules import Inspect
 from intervalq.service import Tls
 from intervalq.store import open_store
+from intervalq_stores.remote._connection import Connection
+from intervalq_stores.remote._url import Where
 from service.serving import serving
-from tls_fronts import SECRET, Certificates, Front
+from tls_fronts import INTERNAL_ERROR, SECRET, Certificates, Front
 
 pytestmark = pytest.mark.anyio
 
@@ -91,6 +94,38 @@ async def test_a_service_that_demands_a_certificate(certificates: Certificates, 
         store = open_store(f"{url}&tls_cert={cert}&tls_key={key}")
         assert (await store.apply("q", Inspect())).state is None
         await store.aclose()
+
+
+@pytest.mark.parametrize("answer", [b"", INTERNAL_ERROR])
+async def test_a_service_that_ends_while_a_connection_is_made_is_away(
+    certificates: Certificates, answer: bytes
+) -> None:
+    """As one does that is started again behind a proxy. It was taken for a fault of TLS."""
+
+    def end(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(end, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        store = open_store(f"intervalqs://127.0.0.1:{port}?tls_ca={certificates.authority}")
+        with pytest.raises(StoreUnavailable, match="no service answers"):
+            await store.apply("q", Inspect())
+        await store.aclose()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "DNS resolution failed for tls.example:37706: C-ares status is not ARES_SUCCESS",
+        "failed to connect to all addresses; last error: Handshake read failed (Endpoint closing)",
+    ],
+)
+async def test_a_service_without_a_name_or_an_answer_is_away(said: str) -> None:
+    connection = Connection(
+        Where(("tls.example:37706",), None, has_tls=True, files={}), "intervalqs://tls.example"
+    )
+    assert isinstance(await connection._unreachable("tls.example:37706", said), StoreUnavailable)
 
 
 async def test_files_that_can_not_be_used(certificates: Certificates) -> None:

@@ -17,8 +17,9 @@ from intervalq.store import open_store
 from intervalq.tasks.store import open_task_store
 from intervalq_stores.postgres import _tls as postgres_tls
 from servers import Server, free_port
-from stores.test_secure_transport import inspect, nats_with, postgres, redis_url, refusal
-from tls_fronts import SECRET, Certificates, Front, answering
+from stores.test_secure_transport import inspect, nats_with, postgres, refusal
+from stores.test_secure_transport import redis_url as secure_redis
+from tls_fronts import INTERNAL_ERROR, SECRET, SSL_REQUEST, Certificates, Front, answering
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 async def test_redis(certificates: Certificates, own_redis: Callable[..., Server]) -> None:
     """Its alert is often lost with the connection, which was taken for an outage."""
     with Front(own_redis(password=SECRET).url, certificates.server("good", asks=True)) as way:
-        url = redis_url(way, certificates)
+        url = secure_redis(way, certificates)
         for kind, message in (("", DEMANDS), ("stranger", REFUSES)):
             cert, key = certificates.made(kind or "good")
             more = f"&ssl_certfile={cert}&ssl_keyfile={key}" if kind else ""
@@ -70,6 +71,52 @@ async def test_a_redis_behind_a_proxy_that_has_lost_it_is_away(certificates: Cer
             with pytest.raises(StoreUnavailable, match="can't be reached"):
                 await store.apply("q", Inspect())
             await store.aclose()
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "postgresql"])
+async def test_a_server_with_trouble_of_its_own_is_away(certificates: Certificates, scheme: str) -> None:
+    async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if scheme == "postgresql":
+            await reader.readexactly(len(SSL_REQUEST))
+            writer.write(b"S")
+        await reader.readexactly(100)  # of the client's hello
+        writer.write(INTERNAL_ERROR)
+        writer.close()
+
+    async with await asyncio.start_server(alert, "127.0.0.1", 0) as server:
+        query = "?sslmode=require" if scheme == "postgresql" else ""
+        store = open_store(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/0{query}")
+        with pytest.raises(StoreUnavailable):
+            await store.apply("q", Inspect())
+        await store.aclose()
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+async def test_files_that_are_being_replaced_are_no_reason_to_end(
+    certificates: Certificates, tmp_path: Path, redis_url: str, postgres_url: str, kind: str
+) -> None:
+    """A process that has used them tries again, as in an outage."""
+    paths = [tmp_path / "own.pem", tmp_path / "own.key"]
+    good = [Path(path).read_text() for path in certificates.made("good")]
+    for path, text in zip(paths, good, strict=True):
+        path.touch(0o600)
+        path.write_text(text)
+    hello = answering(b"S") if kind == "postgres" else None
+    server = postgres_url if kind == "postgres" else redis_url
+    names = ("sslcert", "sslkey") if kind == "postgres" else ("ssl_certfile", "ssl_keyfile")
+    with Front(server, certificates.server("good", asks=True), hello) as way:
+        url = postgres(way, certificates) if kind == "postgres" else secure_redis(way, certificates)
+        url = url.replace(f":{SECRET}@", "@").replace("://@", "://")  # these servers have no passwords
+        store = open_store(f"{url}&{names[0]}={paths[0]}&{names[1]}={paths[1]}")
+        await store.apply("q", Inspect())
+        paths[1].write_text("")
+        way.cut()
+        for _ in range(2):  # the first one may be about the connection that has ended
+            with pytest.raises(StoreUnavailable):
+                await store.apply("q", Inspect())
+        paths[1].write_text(good[1])
+        await store.apply("q", Inspect())
+        await store.aclose()
 
 
 async def test_postgres(certificates: Certificates, postgres_url: str) -> None:

@@ -94,6 +94,7 @@ class Server:
         self._address = url
         self.url = shown_url(url)
         self.schema = schema
+        self._was_connected = False
 
     @property
     def driver(self) -> type[Connection]:
@@ -164,9 +165,10 @@ class Server:
         try:
             connection = await self.driver.connect(autocommit=True, prepare_threshold=None, **self.parameters)
         except self.driver.OperationalError as error:
-            if (why := await fault(error)) is not None:
+            if (why := await fault(error, had_files=self._was_connected)) is not None:
                 raise InsecureTransport(self.url, str(why)) from error
             raise
+        self._was_connected = True
         if connection.pgconn.used_password and may_show_password(settings(connection.pgconn)):
             warn_of_password(self.url, REMEDY)
         return connection

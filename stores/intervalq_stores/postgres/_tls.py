@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from intervalq_stores._transport import Remedies, TLSFault, clear_text, disagreement, fault_of, is_near, rated
+from intervalq_stores._transport import (
+    Remedies,
+    TLSFault,
+    clear_text,
+    disagreement,
+    fault_of,
+    is_near,
+    passes,
+    rated,
+)
 
 if TYPE_CHECKING:
     from psycopg import OperationalError
@@ -49,14 +58,25 @@ _REMEDIES: Final = Remedies(
 )
 
 
-async def fault(error: OperationalError) -> TLSFault | None:
-    """The TLS fault behind an error while connecting; None: it has nothing to do with TLS."""
+async def fault(error: OperationalError, *, had_files: bool = False) -> TLSFault | None:
+    """The TLS fault behind an error while connecting; None: it may pass, or has nothing to do with TLS.
+
+    Args:
+        error: what libpq raised.
+        had_files: whether the files of certificates could be used before; they may be just being replaced.
+    """
     message = " ".join(str(error).split())
     if "certificate verify failed" in message:
         found = await anyio.to_thread.run_sync(_look, settings(error.pgconn))
         return found or TLSFault(f"the server's certificate can't be trusted: check {_REMEDIES.authority}")
-    alert = _ALERT.search(message)
-    return disagreement(alert[1], _REMEDIES) if alert else _named(message)
+    if (alert := _ALERT.search(message)) is not None:
+        return None if passes(alert[1]) else disagreement(alert[1], _REMEDIES)
+    found = _named(message)
+    return None if had_files and _is_of_files(message) else found
+
+
+def _is_of_files(message: str) -> bool:
+    return "root certificate" in message or _OWN.search(message) is not None
 
 
 def _named(message: str) -> TLSFault | None:

@@ -35,7 +35,7 @@ from intervalq_stores._transport import TLSFault
 from intervalq_stores.redis._pipeline import WITHIN, PipelinedConnection, connect, drop, limit
 from intervalq_stores.redis._ports import Address, Trip
 from intervalq_stores.redis._scripts import Script
-from intervalq_stores.redis._tls import Parser, bound
+from intervalq_stores.redis._tls import Parser, bound, check_files
 
 _REDIRECTS: Final = 5  # in a row; after more, the nodes disagree with each other
 
@@ -113,6 +113,7 @@ class Server:
             "socket_timeout": None,  # each command has its own
             "socket_connect_timeout": WITHIN,
         }
+        self._has_files = False
         self._connections: dict[Address, PipelinedConnection] = {}
         self._homes: list[Address] = [None]  # nodes to ask about the cluster, the best first
         self._slots: list[Address] = []  # the node of each of a cluster's slots
@@ -268,7 +269,11 @@ class Server:
 
     def _connection(self, node: Address) -> AbstractConnection:
         there = {} if node is None else {"host": node[0], "port": node[1]}
-        return self._class(**self._options | there)
+        connection = self._class(**self._options | there)
+        if not self._has_files:  # later, one that can't be read may be just being replaced
+            check_files(connection)
+            self._has_files = True
+        return connection
 
 
 async def _read_on(connection: AbstractConnection, heard: asyncio.Event, messages: list[bytes]) -> Exception:

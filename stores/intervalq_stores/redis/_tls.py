@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import ssl
 from contextlib import suppress
 from typing import Any, Final
 
@@ -44,9 +43,9 @@ async def secured(connection: AbstractConnection) -> None:
 
     Raises:
         TLSFault: server and client don't agree on TLS.
-        InvalidOption: options of TLS can't be used, such as the file of a certificate.
+        OSError, ValueError: the file of a certificate can't be used: somebody may be replacing it.
     """
-    context = _context(connection) if isinstance(connection, SSLConnection) else None
+    context = connection.ssl_context.get() if isinstance(connection, SSLConnection) else None
     connecting = asyncio.ensure_future(connection.connect())  # type: ignore[no-untyped-call]
     try:
         if isinstance(connection, SSLConnection):
@@ -68,9 +67,15 @@ async def secured(connection: AbstractConnection) -> None:
                 await connecting
 
 
-def _context(connection: SSLConnection) -> ssl.SSLContext:
+def check_files(connection: AbstractConnection) -> None:
+    """Read the files of TLS for this connection.
+
+    Raises:
+        InvalidOption: options of TLS can't be used, such as the file of a certificate.
+    """
     try:
-        return connection.ssl_context.get()
+        if isinstance(connection, SSLConnection):
+            connection.ssl_context.get()
     except (OSError, ValueError) as error:  # the driver would report it as a server that can't be reached
         raise InvalidOption(f"the options ssl_... of the URL can't be used: {error}") from error
 

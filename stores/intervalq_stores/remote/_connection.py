@@ -41,6 +41,13 @@ _OPTIONS: Final = (
 )
 _NOT_SENT: Final = ("failed to connect to all addresses", "DNS resolution failed", "empty address list")
 """How gRPC begins to say that it has no connection, so that a command can't have been sent."""
+_PASSING: Final = (
+    "dns resolution failed",
+    "handshake read failed",
+    "handshake write failed",
+    "alert_internal",
+)
+"""What it says, in lower case, of a host that is away, or ends while a connection is made."""
 _CUT: Final = ("socket closed", "connection reset", "broken pipe")
 """What it says, in lower case, of a host that ended a connection at once."""
 _REMEDIES: Final = Remedies(
@@ -63,7 +70,7 @@ _FAULTS: Final = {
     f"certificate file of its authority with {_REMEDIES.authority}",
     "wrong_version_number": "the server uses clear text there, or something on the network has removed TLS: "
     f"enable TLS on the server, or {_REMEDIES.plain}",
-    **dict.fromkeys(("ssl", "tls", "certificate", "handshake"), "server and client can't agree on it"),
+    **dict.fromkeys(("ssl", "tls", "certificate"), "server and client can't agree on it"),
 }
 """What gRPC says of failed TLS, and what it means."""
 _CODE: Final = grpc.StatusCode
@@ -219,8 +226,10 @@ class Connection:
     async def _unreachable(self, host: str, text: str) -> StoreError:
         """The error of a host to which there is no connection, given what gRPC says."""
         has_tls = self._where.has_tls
-        why = next((why for said, why in _FAULTS.items() if said in text.lower()), None)
-        if has_tls and why is not None:
+        said_all = text.lower()
+        may_be_fault = has_tls and not any(said in said_all for said in _PASSING)
+        why = next((why for said, why in _FAULTS.items() if may_be_fault and said in said_all), None)
+        if why is not None:
             return InsecureTransport(
                 self._url, f"TLS is required and failed, and no token was sent: {why} ({text[:300]})"
             )
