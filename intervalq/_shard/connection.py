@@ -143,7 +143,6 @@ class Connection:
 
     def advance(self, ask: Ask, release: tuple[Slot, ...]) -> Advance:
         """The command that sends a request, and gives these slots back."""
-        until = self._time.latest_arrival(self._clock.now()) + ask.notice if ask.slots else None
         return Advance(
             release=release,
             slots=ask.slots,
@@ -153,7 +152,6 @@ class Connection:
             notice=ask.notice,
             reach=ask.reach,
             lease=LEASE,
-            until=until,
             ahead=ask.ahead if ask.slots else None,
             high_water_mark=self.high_water_mark,
         )
@@ -170,13 +168,18 @@ class Connection:
                 pass
 
     def _up_to_date(self, command: Advance, steps: int) -> Advance:
-        """A command with the error of the store's clock, as the last answer shows it.
+        """A command with the error of the store's clock, as the last answer shows it, and how late it may be.
 
         If the command waited for others, slots from before a step of that clock are void.
         """
-        state, slots = self.state, command.slots if self._time.clock.steps == steps else ()
-        error = 0 if state is None else self._time.error_to_report(state, self._clock.now())
-        return replace(command, slots=slots, error=error)
+        at, state, slots = (
+            self._clock.now(),
+            self.state,
+            command.slots if self._time.clock.steps == steps else (),
+        )
+        error = 0 if state is None else self._time.error_to_report(state, at)
+        until = self._time.latest_arrival(at) + command.notice if slots else None
+        return replace(command, slots=slots, error=error, until=until)
 
     async def _create(self, nonce: str) -> None:
         """Create the record, unless it exists."""

@@ -54,8 +54,11 @@ def settlements(seen: Observer, plan: Plan) -> Findings:
     for start in seen.starts:
         jobs[start.record, seen.dues.get(start.slot, 0)].append(start)
     sent: dict[tuple[str, int], list[_Report]] = defaultdict(list)
-    for commands in seen.commands.values():
+    for process, commands in seen.commands.items():
+        refused = {id(command) for _, command, answer in seen.answers[process] if answer.refused}
         for at, command in commands:
+            if id(command) in refused:  # it had no effect, and is sent again
+                continue
             for key, report in _reports(seen, at, command):
                 sent[key].append(report)
                 refunds = len(sent[key]) == 1 and max(report.more.values(), default=0) <= 0

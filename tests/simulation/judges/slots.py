@@ -101,14 +101,20 @@ def told(seen: Observer, plan: Plan) -> Findings:
         process, at = job.process, job.placed
         if job.told is None or at is None or seen.steps or seen.losses:
             continue
-        answers = [answer for when, _, answer in seen.answers[process] if when <= at and not answer.refused]
-        state = next((answer.state for answer in reversed(answers) if answer.state is not None), None)
+        shown = [
+            (when, answer.state)
+            for when, _, answer in seen.answers[process]
+            if when <= at and not answer.refused and answer.state is not None
+        ]
+        state = shown[-1][1] if shown else None
         slot = "" if state is None else seen.trace.name(state.generation), job.expects or 0
         granted = [grant.heard for grant in seen.grants.get(slot, ()) if grant.heard is not None]
         if state is None or any(heard <= at for heard in granted):
             continue
         comes = (seen.first_dues[slot] + state.held_total) / 1e6
-        if abs(job.told - comes) > GRAIN:
+        before = [each for when, each in shown if when < at][-1:]  # it may have been told before it heard
+        lags = [each.held_total for each in before if each.generation == state.generation]
+        if abs(job.told - comes) > GRAIN and job.told * 1e6 - seen.first_dues[slot] not in lags:
             yield at, f"job {job.number} of {process.name} was told {job.told}, and its slot comes at {comes}"
 
 
