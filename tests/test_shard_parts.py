@@ -149,7 +149,8 @@ def test_a_request_that_gives_long_notice_may_still_be_granted_late() -> None:
     ask = Ask(
         slots=(Slot(1, now),), costs=(), units=(), speculative=0, notice=900_000, reach=900_000, ahead=0
     )
-    until = shard.connection.advance(ask, ()).until
+    command = shard.connection.advance(ask, ())
+    until = shard.connection._up_to_date(command, shard.time.clock.steps).until
     assert until is not None
     assert until >= shard.time.clock.latest(now) + ask.notice
 
