@@ -34,7 +34,8 @@ class _Records:
 
     states: dict[str, State] = field(default_factory=dict)
     schedules: dict[str, str] = field(default_factory=dict)
-    waiting: dict[str, set[Callable[[], None]]] = field(default_factory=dict)
+    waiting: dict[str, dict[Callable[[], None], None]] = field(default_factory=dict)
+    """By name, in the order in which they came, so that a run in virtual time is the same each time."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     room: int = 0
     """The number of records from which to search for those of idle keyed queues."""
@@ -170,12 +171,12 @@ class MemoryStore(DocumentStore):
             event = anyio.Event()
 
         with self._records.lock:
-            self._records.waiting.setdefault(queue, set()).add(wake)
+            self._records.waiting.setdefault(queue, {})[wake] = None
         try:
             yield woken
         finally:
             with self._records.lock:
                 waiting = self._records.waiting[queue]
-                waiting.discard(wake)
+                waiting.pop(wake, None)
                 if not waiting:
                     del self._records.waiting[queue]
