@@ -243,9 +243,9 @@ def cluster_is_up(client: Any, nodes: int) -> bool:
     return info["cluster_known_nodes"] == str(nodes) and info["cluster_state"] == "ok"
 
 
-def until(happened: Callable[[], bool]) -> None:
+def until(happened: Callable[[], bool], within: float = _READY_WITHIN) -> None:
     """Wait for a change in a server that sends no notification."""
-    deadline = time.monotonic() + _READY_WITHIN
+    deadline = time.monotonic() + within
     while not happened():
         if time.monotonic() > deadline:
             raise RuntimeError("the server didn't get there")

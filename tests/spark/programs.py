@@ -36,6 +36,9 @@ kill "$watcher"
 exit "$code"
 """
 
+_ENDS_WITHIN: Final = 240.0
+"""How long a JVM may write its archive of classes when it ends, in seconds: long on a busy machine."""
+
 
 class Program:
     """A Python script that runs; its output goes to files, so it never waits for a reader."""
@@ -119,7 +122,7 @@ class Program:
     def close(self) -> None:
         """End it, and remove its output; wait until none of its processes is left."""
         self._watch.communicate()
-        servers.until(lambda: not self.left())
+        servers.until(lambda: not self.left(), _ENDS_WITHIN)
         self._folder.remove()
 
     def _tail(self) -> str:
