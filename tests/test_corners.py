@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -300,3 +301,28 @@ async def test_a_wide_first_answer_does_not_let_a_job_begin_late() -> None:
     starts = sorted(starts)
     assert len(starts) == 8
     assert min(later - earlier for earlier, later in pairwise(starts)) >= 0.044
+
+
+@pytest.mark.parametrize("turns", range(8))
+@in_virtual_time
+async def test_what_is_settled_while_a_handle_closes_is_sent_before_it_has_closed(turns: int) -> None:
+    """The job settles its costs in one of the turns of the event loop that closing takes."""
+    store, sent = FarStore(), -1
+    queue = IntervalQueue("q", limits=["1000 tokens/min"], store=store)
+
+    async def closes() -> None:
+        nonlocal sent
+        await queue.close(drain=False)
+        sent = len(store.calls)
+
+    async with anyio.create_task_group() as tasks, queue.slot(cost={"tokens": 100}) as slot:
+        waits = await queue.add(anyio.sleep, 0, cost={"tokens": 1000})
+        tasks.start_soon(closes)
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        with suppress(QueueClosed):
+            slot.settle(tokens=130)
+        with pytest.raises(QueueClosed):
+            await waits
+    await anyio.sleep(1)
+    assert sent == len(store.calls)

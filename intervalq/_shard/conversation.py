@@ -135,17 +135,17 @@ class Conversation:
 
     async def ended(self) -> None:
         """Wait until there is nothing left to send."""
-        if self.settlements.hurry():
+        if self.settlements:
             self.begin()
-        if self.runs:
+        while self.runs:  # as long as this waits, jobs may settle their costs
+            self.settlements.hurry()
             self.nobody_waits()
             await self._idle.wait()
 
     async def placed(self) -> None:
         """Wait until the waiting jobs have the tickets that they should have by now; not during a hold.
 
-        A job behind others with tickets need not have one yet: its ticket is taken with a later request about
-        theirs.
+        A job behind others with tickets may have none yet: it is taken with a later request about theirs.
         """
         if self.runs and not self._connection.is_held:
             event = anyio.Event()

@@ -112,13 +112,12 @@ class Settlements:
         if again:
             self.at = self._clock.now()
 
-    def hurry(self) -> bool:
-        """Allow a request for the differences alone from now on; returns whether there are any.
+    def hurry(self) -> None:
+        """Allow a request for the differences alone from now on.
 
         Those in flight need no further request unless theirs fails.
         """
         self.at = self._clock.now() if self._waiting else FOREVER
-        return bool(self)
 
     def troubled(self, trouble: Exception) -> None:
         """After an error, forget the differences: they may be its cause.

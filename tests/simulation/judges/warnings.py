@@ -7,6 +7,7 @@ from typing import Final
 from intervalq._spec import parse
 from intervalq.rules import Advance
 from simulation.facts import Warned
+from simulation.granted import slots_that_came_sooner
 from simulation.judges.clocks import blur
 from simulation.judges.findings import GRAIN, Findings
 from simulation.loop import Process
@@ -119,10 +120,11 @@ def _known_late(seen: Observer, process: Process) -> list[tuple[float, tuple[str
     """
     found: list[tuple[float, tuple[str, int] | None]] = []
     before = ""
-    for at, _, answer in seen.answers[process]:
+    for at, sent, answer in seen.answers[process]:
         if (state := answer.state) is not None:
             record, new = seen.trace.name(state.generation), {slot.ticket for slot in answer.taken}
-            found += [(at, None)] * bool(answer.granted and answer.at_once)
+            is_late = answer.granted and answer.at_once and not slots_that_came_sooner(sent, answer)
+            found += [(at, None)] * bool(is_late)
             found += [
                 (at, (before if ticket in new else record, ticket))
                 for ticket in answer.missed
