@@ -172,11 +172,8 @@ class Connection:
 
         If the command waited for others, slots from before a step of that clock are void.
         """
-        at, state, slots = (
-            self._clock.now(),
-            self.state,
-            command.slots if self._time.clock.steps == steps else (),
-        )
+        at, state = self._clock.now(), self.state
+        slots = command.slots if self._time.clock.steps == steps else ()
         error = 0 if state is None else self._time.error_to_report(state, at)
         until = self._time.latest_arrival(at) + command.notice if slots else None
         return replace(command, slots=slots, error=error, until=until)
